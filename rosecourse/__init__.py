@@ -26,7 +26,8 @@ _NAMES_IN = {
     "kv.blocks": ["KVBlockInfo", "KVBlockManager"],
     "lessons": ["BASELINE", "LESSONS", "lesson"],
     "models.load": ["load_model", "random_model"],
-    "engine.scheduler": ["OfflineScheduler", "OnlineScheduler"],
+    "engine.offline": ["OfflineScheduler"],
+    "engine.scheduler": ["OnlineScheduler"],
     "request.session": ["InferenceSession"],
     "engine.streaming": ["AsyncTokenStream", "SchedulerManager", "TokenReader", "TokenStream"],
 }

@@ -213,11 +213,11 @@ class OnlineScheduler:
         except BaseException:  # nobody knows how far it came
             self.runner.drop()
             self._free_ended()
-            for sample in [s for s in self.waiting if s.table is not None and wants_token(s)]:
+            for sample in [s for s in self.waiting if s.table is not None and s.awaits_token]:
                 self._free(sample)  # and it stays where it is, unless its last token has come
                 if sample.finished:
                     self.waiting.discard(sample)
-            self._put_back(list(filter(wants_token, self.running)))
+            self._put_back([s for s in self.running if s.awaits_token])
             raise
         self._hand_out(landed)
 
@@ -389,16 +389,6 @@ class OnlineScheduler:
             raise
 
 
-class OfflineScheduler(OnlineScheduler):
-    """Static batching, for comparison: a batch is filled, decoded until its last session is done, then the next."""
-
-    def _begin(self) -> None:
-        if self.running or self.ended:
-            return
-        while self.waiting and (admitted := self._admit()):
-            self._prefill(admitted)
-
-
 def runnable(sessions: Iterable[InferenceSession]) -> list[InferenceSession]:
     """Those that need one more decode step: not a session whose last token the step in flight is already making.
 
@@ -407,8 +397,3 @@ def runnable(sessions: Iterable[InferenceSession]) -> list[InferenceSession]:
     position runs past the context. An end of text is found when the step has landed.
     """
     return [s for s in sessions if s.finish_reason is None and s.num_cached_tokens + 1 < s.most_tokens]
-
-
-def wants_token(session: InferenceSession) -> bool:
-    """Whether a session that holds blocks waits for a token that a step in flight is making, or has ended."""
-    return session.finished or session.num_cached_tokens >= len(session.token_ids)

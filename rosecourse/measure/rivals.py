@@ -30,7 +30,7 @@ def as_transformers(model: Model) -> PreTrainedModel:
     Raises `ConfigError` for a model of another family.
     """
     if not isinstance(model, GPT2 | Llama):
-        raise ConfigError(f"the model {shown(model.name)} is not one that `load_model` gives: give such a one")
+        raise ConfigError(f"the model {shown(model.name)} is of no family known here: give a GPT-2 or a Llama")
     if model.folder is not None:
         theirs: Any = AutoModelForCausalLM.from_pretrained(model.folder)
     else:

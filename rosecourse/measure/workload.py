@@ -14,8 +14,9 @@ from typing import Any
 from ..checks import require
 from ..config import SamplingParams
 from ..engine.engine import InferenceEngine
+from ..engine.offline import OfflineScheduler
 from ..engine.queues import fifo
-from ..engine.scheduler import OfflineScheduler, OnlineScheduler, SchedulerStats
+from ..engine.scheduler import OnlineScheduler, SchedulerStats
 from ..engine.streaming import SchedulerManager
 from ..errors import RequestFailed
 from ..request.session import InferenceSession, Prompt, SessionTimes, ends_of, samples_of

@@ -94,6 +94,11 @@ class InferenceSession:
         return self.finish_reason is not None
 
     @property
+    def awaits_token(self) -> bool:
+        """Whether, holding blocks, it waits for a token that a step in flight is making, or has ended."""
+        return self.finished or self.num_cached_tokens >= len(self.token_ids)
+
+    @property
     def state(self) -> SessionState:
         """Follows from what the session holds."""
         if self.finish_reason is not None:

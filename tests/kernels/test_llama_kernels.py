@@ -30,6 +30,7 @@ from tests.kernels.attention_inputs import Case
 from tests.kernels.harness import DEVICE, EPS
 from tests.kernels.products import guarded, is_close, numbers, stream_of
 from tests.support.fewer_kernels import Forward
+from tests.support.llamas import LLAMA3, greedy, random_hf
 from tests.support.oracles import attention
 
 pytestmark = [pytest.mark.gpu] if DEVICE.type == "cuda" else []
@@ -149,8 +150,6 @@ def test_attention_turns_what_it_appends(longest, turn, norm, dtype, H, group, D
 
 SMALL = {"vocab_size": 192, "hidden_size": 48, "num_hidden_layers": 2, "intermediate_size": 64}
 SMALL |= {"max_position_embeddings": 40, "initializer_range": 0.3}
-LLAMA3 = {"rope_type": "llama3", "rope_theta": 5e3, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-LLAMA3 |= {"original_max_position_embeddings": 32}
 
 
 def heads(query, kv, **more):
@@ -205,20 +204,10 @@ def parts_of(number):
 @pytest.fixture(scope="module", params=FAMILY)
 def pair(request, model):
     """A member with random weights, of the engine and of transformers."""
-    torch.manual_seed(0)
-    kind, config = FAMILY[request.param]
-    hf = kind(config).eval()
-    for name, weight in hf.named_parameters():
-        if name.endswith("bias") or "norm" in name:
-            weight.data.add_(0.3 * torch.randn_like(weight))
+    _, config = FAMILY[request.param]
+    hf = random_hf(*FAMILY[request.param])
     weights = {name.removeprefix("model."): weight.data.to(DEVICE) for name, weight in hf.named_parameters()}
     return Llama(llama_shape(config.to_dict(), "small"), weights, model.tokenizer, "small"), hf
-
-
-def theirs(hf, prompt, most=NEW):
-    asked = {"do_sample": False, "max_new_tokens": most, "eos_token_id": None, "pad_token_id": 0}
-    ids = torch.tensor([prompt])
-    return hf.generate(ids, attention_mask=torch.ones_like(ids), **asked)[0, len(prompt) :].tolist()
 
 
 def prompts_of(lengths):
@@ -240,7 +229,7 @@ def test_greedy_tokens_are_those_of_transformers(pair, number, block_size):
     engine = engine_of(model, number, block_size=block_size)
     made = engine.decode_step.runner.work.forward.model.ops
     assert number == "069" or len(made.maps.maps) == 4 * model.shape.num_layers + 1
-    expected = [theirs(hf, prompt) for prompt in prompts_of(LENGTHS)]
+    expected = [greedy(hf, prompt, NEW) for prompt in prompts_of(LENGTHS)]
     assert len({token for tokens in expected for token in tokens}) > 7
     assert tokens_of(engine, prompts_of(LENGTHS)) == expected
 
@@ -250,7 +239,7 @@ def test_preemptions_forks_and_known_prefixes_at_071(pair):
     model, hf = pair
     engine = engine_of(model, "071", block_size=4, num_blocks=9)
     asked = prompts_of([9, 9, 10])
-    expected = [theirs(hf, prompt) for prompt in asked]
+    expected = [greedy(hf, prompt, NEW) for prompt in asked]
     assert tokens_of(engine, asked) == expected
     session = engine.new_session(asked[0], SamplingParams(max_new_tokens=NEW, stop_on_eos=False))
     logits = engine.prefill([session])

@@ -6,7 +6,8 @@ import torch
 from rosecourse import lesson
 from rosecourse.kernels import INTERPRETED
 from rosecourse.kernels.reference import add_norm
-from rosecourse.lab.checking.models.operations import KernelOperations, Operations, OperationStories
+from rosecourse.lab.checking.models.operation_stories import OperationStories
+from rosecourse.lab.checking.models.operations import KernelOperations, Operations
 from rosecourse.lab.checking.operations_seen import AddNorms
 from rosecourse.lab.checking.search import outcome
 from rosecourse.lab.checks import judging

@@ -38,7 +38,7 @@ def test_other_tokens_in_one_run_are_told_and_fewer_refused(small_model, monkeyp
     engine.eos_token_id = calls[0][0].token_ids[3]
     with pytest.raises(RequestFailed, match=r"request 0 gave 4 of 6 tokens \(stop\)"):
         time_pairs(engine, [[1, 2, 3]], SamplingParams(max_new_tokens=6), pairs=1)
-    with pytest.raises(ConfigError, match="the model 'tags' is not one that `load_model` gives"):
+    with pytest.raises(ConfigError, match="the model 'tags' is of no family known here"):
         as_transformers(TagModel())
 
 

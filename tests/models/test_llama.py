@@ -21,11 +21,10 @@ from rosecourse import EngineConfig, InferenceEngine, ModelError, SamplingParams
 from rosecourse.measure.floor import weight_bytes
 from rosecourse.models.llama import Llama, Llama3Scaling
 from rosecourse.models.load import RANDOM_SHAPES, SHIPPED, SHIPPED_MODEL, resolve_dtype
+from tests.support.llamas import LLAMA3, greedy, random_hf
 
 SMALL = {"vocab_size": 4096, "hidden_size": 48, "num_hidden_layers": 3, "intermediate_size": 64}
 SMALL |= {"max_position_embeddings": 40, "initializer_range": 0.3}  # steps differ in their tokens
-LLAMA3 = {"rope_type": "llama3", "rope_theta": 5e3, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-LLAMA3 |= {"original_max_position_embeddings": 32}
 BIASED = {"attention_bias": True, "mlp_bias": True}
 
 
@@ -53,12 +52,7 @@ NEW = 24
 @pytest.fixture(scope="module", params=FAMILY)
 def pair(request, tmp_path_factory):
     """A folder of one member with random weights, and the model of `transformers`."""
-    torch.manual_seed(0)
-    kind, config = FAMILY[request.param]
-    hf = kind(config).eval()
-    for name, weight in hf.named_parameters():
-        if name.endswith("bias") or "norm" in name:  # which begin as zeros and ones
-            weight.data.add_(0.3 * torch.randn_like(weight))
+    hf = random_hf(*FAMILY[request.param])
     folder = tmp_path_factory.mktemp("model")
     hf.save_pretrained(folder)
     for path in SHIPPED_MODEL.glob("token*.json"):
@@ -69,12 +63,6 @@ def pair(request, tmp_path_factory):
 @pytest.fixture
 def folder(pair):
     return pair[0]
-
-
-def theirs(hf, prompt, most=NEW):
-    ids = torch.tensor([prompt])
-    asked = {"do_sample": False, "max_new_tokens": most, "eos_token_id": None, "pad_token_id": 0}
-    return hf.generate(ids, attention_mask=torch.ones_like(ids), **asked)[0, len(prompt) :].tolist()
 
 
 def ours(model, number, prompts=PROMPTS, most=NEW, **config):
@@ -90,7 +78,7 @@ def ours(model, number, prompts=PROMPTS, most=NEW, **config):
 def test_greedy_tokens_are_those_of_transformers(pair, number, block):
     folder, hf = pair
     model = load_model(folder, device="cpu")
-    expected = [theirs(hf, prompt) for prompt in PROMPTS]
+    expected = [greedy(hf, prompt, NEW) for prompt in PROMPTS]
     assert len({token for tokens in expected for token in tokens}) > 40
     assert ours(model, number, block_size=block) == expected
 
@@ -99,7 +87,7 @@ def test_tokens_are_the_same_up_to_the_context_and_after_preemptions(pair):
     folder, hf = pair
     model = load_model(folder, device="cpu")
     prompts = [[5, 900, 17, 4000], [8, 9, 10, 11]]
-    expected = [theirs(hf, prompt, 36) for prompt in prompts]
+    expected = [greedy(hf, prompt, 36) for prompt in prompts]
     for num_blocks in (20, 14):  # two requests of 10 blocks
         assert ours(model, "071", prompts, 36, num_blocks=num_blocks) == expected
 
@@ -109,7 +97,7 @@ def test_shipped_llama_writes_as_transformers_does_on_first_and_last_rung():
     hf = LlamaForCausalLM.from_pretrained(SHIPPED["tiny-llama"]).eval()
     prompt = model.tokenizer.encode("It is a truth universally acknowledged")
     for number in ("035", "071"):
-        assert ours(model, number, [prompt], 24) == [theirs(hf, prompt)]
+        assert ours(model, number, [prompt], 24) == [greedy(hf, prompt, NEW)]
 
 
 def test_llama3_frequencies_are_those_of_transformers():

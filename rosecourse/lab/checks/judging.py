@@ -18,7 +18,8 @@ from ..checking.interrupts import look_at_interrupts
 from ..checking.kernel_memory import guarded_kernels
 from ..checking.layout import LAYOUTS
 from ..checking.models.appends import KVAppend
-from ..checking.models.operations import NO_KERNELS, Operations, OperationStories
+from ..checking.models.operation_stories import OperationStories
+from ..checking.models.operations import NO_KERNELS, Operations
 from ..checking.models.part_of_a_step import PartOfAStep
 from ..checking.pool_stories import PoolStories
 from ..checking.search import first_wrong, outcome, smallest, told_of

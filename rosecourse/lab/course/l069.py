@@ -6,7 +6,8 @@ from torch import Tensor
 from ...decode.ops import MULTIPLE, LayerOps
 from ...engine.engine import InferenceEngine
 from ..checking.costs import Bound
-from ..checking.models.operations import Operations, OpStep, Shape
+from ..checking.models.operation_stories import OpStep
+from ..checking.models.operations import Operations, Shape
 from .form import COMPARE_TOKENS, FIRST_WRONG, LINE, MOMENTS, Course, small
 from .scenes import Moments, Played, Sessions, Truth, first_wrong_token, start_lengths, steps
 

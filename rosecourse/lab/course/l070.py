@@ -5,7 +5,8 @@ from typing import Any
 
 from ...engine.engine import InferenceEngine
 from ..checking.costs import Bound
-from ..checking.models.operations import KernelOperations, OpStep, Shape
+from ..checking.models.operation_stories import OpStep
+from ..checking.models.operations import KernelOperations, Shape
 from .form import COMPARE_TOKENS, FIRST_WRONG, LINE, MOMENTS, Course, small
 from .scenes import Moments, Played, Sessions, Truth, first_wrong_token, start_lengths, steps
 

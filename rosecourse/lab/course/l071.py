@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator
 
 from ...engine.engine import InferenceEngine
 from ..checking.costs import Bound
-from ..checking.models.operations import OpStep, Shape
+from ..checking.models.operation_stories import OpStep
+from ..checking.models.operations import Shape
 from ..checking.models.orders import OrderedOperations, Orders
 from .form import COMPARE_TOKENS, FIRST_WRONG, LINE, MOMENTS, Course, small
 from .scenes import Moments, Played, Truth, first_wrong_token, start, steps
