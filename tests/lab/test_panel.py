@@ -17,7 +17,7 @@ def controls(model):
 def assert_drawn(controls):
     """The picture in the panel is of the engine as it is, and the engine's books are right."""
     ground = controls.ground
-    ground.engine.audit(ground.sessions.values())
+    ground.engine.audit(list(ground.sessions.values()))
     assert controls.map.value == ground.picture.svg
     tables = {name: session.block_ids_per_layer for name, session in ground.sessions.items()}
     drawn = ground.picture.snapshot
@@ -84,7 +84,7 @@ def test_a_session_that_has_all_its_tokens_ends_and_no_more_forks_than_fit_into_
         ground.do(ground.fork, "A")
         assert len(ground.sessions) == MOST_SESSIONS
     ground.do(ground.step)
-    ground.engine.audit(ground.sessions.values())
+    ground.engine.audit(list(ground.sessions.values()))
 
 
 @pytest.mark.parametrize(("watched", "widgets"), [(True, True), (False, True), (True, False)])
