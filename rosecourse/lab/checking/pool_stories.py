@@ -174,10 +174,10 @@ class PlayedInAPool(Playing):
 
     def _one_step(self, chosen: Any, room: int | None) -> None:
         batch = self._batch(chosen)
-        most = MOST_STEPS if self.sizes.any_batch == Sizes.any_batch else MOST_INTERPRETED
-        if not batch or self.steps >= most:
+        interpreted = self.sizes.any_batch != Sizes.any_batch
+        if not batch or self.steps >= (MOST_INTERPRETED if interpreted else MOST_STEPS):
             return
-        self.steps += 1
+        self.steps += 1 + interpreted * len(batch) * self.sizes.layers // 8
         needed = self.pool.blocks_needed(batch)
         room = None if room is not None and needed + room < 0 else room
         free = "" if room is None else f", with {needed + room} block(s) free; it needs {needed or 'none'}"
