@@ -16,7 +16,11 @@ END = "072_the_whole_ladder.ipynb"  # it looks back: no rung of the ladder, and 
 
 
 class Head(NamedTuple):
-    """What the first cell of a lesson says. minutes: to read, for the exercise and for the bug hunt, together."""
+    """What the first cell of a page says of a lesson.
+
+    minutes: to read, for the exercise and for the bug hunt, together. Of lessons that share a page, the first has the
+    minutes that the page takes.
+    """
 
     number: str
     link: str  # with number and title, in markdown
@@ -60,10 +64,11 @@ def heads_in(folder: Path) -> list[Head]:
     heads = []
     for path in notebooks_in(folder)[1:]:  # after the start page
         text = source_of(cells_of(path)[0])
-        number, _, title = text.splitlines()[0].removeprefix("# ").partition(" · ")
-        text += "".join(source_of(cells_of(hunt)[0]) for hunt in folder.glob(f"{HUNTS}/{number}_*.ipynb"))
-        minutes = re.findall(r"(\d+) minutes (?:to read|for the exercise|to hunt)", text)
-        heads.append(Head(number, f"[{number} {title}]({path.name})", title, sum(map(int, minutes))))
+        for number, title in re.findall(r"(?m)^(?:# |\*\*)(\d{3}) · ([^*\n]+)", text):
+            text += "".join(source_of(cells_of(hunt)[0]) for hunt in folder.glob(f"{HUNTS}/{number}_*.ipynb"))
+            minutes = re.findall(r"(\d+) minutes (?:to read|for the exercise|to hunt)", text)
+            heads.append(Head(number, f"[{number} {title}]({path.name})", title, sum(map(int, minutes))))
+            text = ""
     return heads
 
 

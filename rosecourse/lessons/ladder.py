@@ -78,10 +78,10 @@ class Lesson:
         names = [field.name for field in fields(DecodeParts)]
         return [name for name in names if getattr(self.before, name) is not getattr(self.after, name)]
 
-    def diff(self) -> str:
-        """The lesson as a unified diff of the source of the part before and after; empty for the first lesson."""
+    def diff(self, *parts: str) -> str:
+        """The lesson, or these of its parts, as a unified diff of the source before and after; empty for the first."""
         lines: list[str] = []
-        for name in self.changes:
+        for name in parts or self.changes:
             before, after = (_source(getattr(parts, name)) for parts in (self.before, self.after))
             lines += unified_diff(before, after, f"{name} before {self.number}", f"{name} after {self.number}", n=2)
         return "".join(lines)

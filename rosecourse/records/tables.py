@@ -9,6 +9,7 @@ from ..lessons import LESSONS, Lesson
 from ..lessons.workloads import F
 from ..measure.metrics import PERCENTILES, UNITS
 from ..measure.traffic import D
+from ..pages.shared import page_of
 from .noted import published_figures
 from .results import RESULTS
 from .runs import RecordedComparison, recorded_comparison
@@ -18,12 +19,12 @@ def lessons_table(notebooks: Path, folder: Path = RESULTS) -> str:
     """The README's table of lessons, in markdown: a row for each rung of the ladder.
 
     Its last cell has the workload and the recorded ratio of the lesson's `headline`; it is empty where nothing is
-    before the lesson. notebooks: the folder with the notebooks, `<number>_*.ipynb`, to which the rows link.
+    before the lesson. notebooks: the folder with the notebooks, to which the rows link.
     """
     recordings = {rung.number: recorded_comparison(rung.number, folder=folder) for rung in LESSONS}
     lines = [["lesson", recorded_head(recordings.values())]]
     for rung in LESSONS:
-        (notebook,) = notebooks.glob(f"{rung.number}_*.ipynb")
+        (notebook,) = notebooks.glob(page_of(rung.number))
         link = f"[{rung.number} {rung.title}]({notebooks.name}/{notebook.name})"
         lines.append([link, ratio_cell(rung, recordings[rung.number])])
     return markdown_table(lines)

@@ -1,20 +1,14 @@
 """The tables of all lessons, in markdown."""
 
-import pytest
+from pathlib import Path
 
 from rosecourse import LESSONS, lesson
+from rosecourse.pages.shared import page_of
 from rosecourse.records.runs import recorded_comparison
 from rosecourse.records.tables import articles_table, lessons_table, named_cell, workloads_table
 from tests.support.recordings import STEPS, steady, twice_as_fast, write_recording
 
-
-@pytest.fixture
-def notebooks(tmp_path):
-    folder = tmp_path / "notebooks"
-    folder.mkdir()
-    for rung in LESSONS:
-        (folder / f"{rung.number}_a_name.ipynb").touch()
-    return folder
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 
 
 def cells_of(table):
@@ -29,14 +23,16 @@ def test_a_legend_has_every_workload_that_is_recorded():
     assert rows[0][1] == "64 requests x 512 tokens, batch 64 (scheduler)"
 
 
-def test_tables_show_the_figure_that_a_lesson_is_about(tmp_path, notebooks):
+def test_tables_show_the_figure_that_a_lesson_is_about(tmp_path):
     """By hand: the recorded TPOT is 2 x 4 .. 4.4 ms before and 4 .. 4.4 ms after, 4.10 ms in the median run."""
     write_recording(tmp_path, twice_as_fast())
     rungs = {"038": 4, "059": 2, "060": 1}
     write_recording(tmp_path, {number: [steady(n * step) for step in STEPS] for number, n in rungs.items()}, "B")
-    header, _, *rows = cells_of(lessons_table(notebooks, folder=tmp_path))
+    header, _, *rows = cells_of(lessons_table(NOTEBOOKS, folder=tmp_path))
     assert header == ["lesson", "recorded (NVIDIA H200)"]
-    links = [f"[{rung.number} {rung.title}](notebooks/{rung.number}_a_name.ipynb)" for rung in LESSONS]
+    links = [
+        f"[{rung.number} {rung.title}](notebooks/{next(NOTEBOOKS.glob(page_of(rung.number))).name})" for rung in LESSONS
+    ]
     assert [row[0] for row in rows] == links
     figures = {row[0][1:4]: row[1] for row in rows}
     assert [figures["035"], figures["036"]] == ["", "A: TPOT 2.00x [2.00, 2.00]"]
@@ -56,9 +52,9 @@ def test_tables_show_the_figure_that_a_lesson_is_about(tmp_path, notebooks):
     assert figures["059"] == ["ITL p99 95.34 to 81.67 ms: 1.17x (256 requests)", "16.40 to 8.20 ms: 2.00x [2.00, 2.00]"]
 
 
-def test_a_table_without_a_recording_says_so(tmp_path, notebooks):
-    header, _, first, *rows = cells_of(lessons_table(notebooks, folder=tmp_path / "none"))
+def test_a_table_without_a_recording_says_so(tmp_path):
+    header, _, first, *rows = cells_of(lessons_table(NOTEBOOKS, folder=tmp_path / "none"))
     assert (header[1], first[1]) == ("recorded", "")
     assert all(row[1].endswith(" not recorded yet") for row in rows)
     write_recording(tmp_path, {"035": [steady(0.01)] * 5})  # which has nothing to compare
-    assert cells_of(lessons_table(notebooks, folder=tmp_path))[2][1] == ""
+    assert cells_of(lessons_table(NOTEBOOKS, folder=tmp_path))[2][1] == ""

@@ -11,6 +11,7 @@ import rosecourse
 from rosecourse import LESSONS
 from rosecourse.desk.notebooks import END, START, notebooks_in
 from rosecourse.measure.stats import NO_DIFFERENCE
+from rosecourse.pages.shared import lessons_on
 from rosecourse.records.runs import recorded_comparison
 from tests.support.commands import ALL as COMMANDS
 from tests.support.scripts import script
@@ -102,7 +103,7 @@ def test_readme_is_short_and_has_a_row_for_each_notebook():
     start, *lessons, end, aside = notebooks_in(ROOT / "notebooks")
     assert (start.name, end.name) == (START, END)
     links = re.findall(r"(?m)^\| \[(\d{3}) [^]]+\]\(notebooks/(.*?)\)", README)
-    assert links == [(path.stem[:3], path.name) for path in lessons]  # no other notebook without a rung
+    assert links == [(number, path.name) for path in lessons for number in lessons_on(path)]
     assert all(f"](notebooks/{path.name})" in README for path in (end, aside))
 
 

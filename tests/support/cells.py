@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rosecourse.desk.notebooks import cells_of, source_of
 from rosecourse.lab.exercises.own_run import given_cell
+from rosecourse.pages.shared import page_of
 from tests.support.commands import lab
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
@@ -35,8 +36,10 @@ def classes_in(source):
 @cache
 def hints(number):
     """The question and the approach of a lesson's hints, and the code of its solution."""
-    (page,) = NOTEBOOKS.glob(f"{number}_*.ipynb")
-    (text,) = (text for cell in cells_of(page) if HINTS.match(text := source_of(cell)))
+    (page,) = NOTEBOOKS.glob(page_of(number))
+    texts = [source_of(cell) for cell in cells_of(page)]
+    (check,) = (n for n, text in enumerate(texts) if text.startswith("check(") and f'"{number}"' in text)
+    text = next(text for text in texts[check:] if HINTS.match(text))
     assert text.count("</details>") == 3
     question, approach = HINTS.match(text).groups()
     return question.strip(), approach.strip(), re.search(r"```python\n(.*?)```", text, re.DOTALL)[1]

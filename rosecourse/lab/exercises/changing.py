@@ -29,7 +29,10 @@ class Change:
         return f"<details{state}><summary>{SUMMARY}</summary>{diff_html(self.diff)}</details>"
 
 
-def change(lesson_number: str) -> Change:
-    """What a lesson changes. Raises `LessonError` for a lesson that is not there, or that replaces no part."""
+def change(lesson_number: str, *parts: str) -> Change:
+    """What a lesson changes; parts: in these of its parts alone, such as `runner`.
+
+    Raises `LessonError` for a lesson that is not there, or that replaces no part.
+    """
     rung = lesson_with_a_part(lesson_number)
-    return Change(rung.number, rung.diff())
+    return Change(rung.number, rung.diff(*parts))

@@ -20,6 +20,7 @@ from ...measure.workload import Runner, Workload, run_scheduler, run_streaming
 from ...models.load import load_model, random_model
 from ...models.shape import Model
 from ...pages.say import say
+from ...pages.shared import page_of
 from ...pictures.drawing import new_figure
 from ...pictures.plots import lesson_figure
 from ..course import course_of
@@ -197,7 +198,12 @@ def differs_from_given(part: type, number: str) -> bool:
 
 
 def given_cell(number: str) -> str:
-    """The exercise as the lesson's notebook gives it; empty where there are no notebooks."""
-    pages = (PACKAGE.parent / NOTEBOOKS).glob(f"{number}_*.ipynb")
-    cells = (cell for page in pages for cell in cells_of(page))
-    return next((source_of(cell) for cell in cells if "exercise" in cell["metadata"].get("tags", ())), "")
+    """A lesson's exercise as its page gives it, before its `check`; empty where there are no notebooks."""
+    pages, given = (PACKAGE.parent / NOTEBOOKS).glob(page_of(number)), ""
+    for cell in (cell for page in pages for cell in cells_of(page)):
+        source = source_of(cell)
+        if "exercise" in cell["metadata"].get("tags", ()):
+            given = source
+        if source.startswith("check(") and f'"{number}"' in source:
+            return given
+    return ""
