@@ -1,14 +1,14 @@
-"""Which slot a token goes to, drawn from the running engine: by rows, by block tables, and with copies of blocks."""
+"""Which slot a token goes to, drawn from the running engine: by rows and by block tables."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import cycle
 
-from ..kv.blocks import BlockTable, Copy, KVBlockManager
+from ..kv.blocks import BlockTable, KVBlockManager
 from ..lessons import l035_blocks
 from .blocks import BlockState, take_snapshot
-from .colours import EMPTY, FAINT_INK, INK, OWNER_COLOURS, SHARED, USED, WRONG
+from .colours import EMPTY, FAINT_INK, INK, OWNER_COLOURS, USED, WRONG
 from .grid import Arrow, Cell, Grid, beside, draw_grids, heads, label
 from .sheet import Picture, counted
 
@@ -104,44 +104,3 @@ def _aim(table: BlockTable, size: int) -> tuple[int, int, int, str]:
     """Where a session writes next: entry of its table, block, slot, and the colour of its outlines."""
     entry, slot = divmod(table.num_tokens, size)
     return (entry, table[entry], slot, INK) if entry < len(table) else (entry, 0, slot, WRONG)
-
-
-def blocks_and_copies(
-    tables: Mapping[str, BlockTable],
-    contents: Mapping[int, Sequence[str]],
-    words: Mapping[str, str],
-    copies: Sequence[Copy] = (),
-    wrong: Collection[tuple[int, int]] = (),
-) -> Picture:
-    """The blocks of some sessions with their owners; copies stand on the right, an arrow from the block to each.
-
-    tables: name -> `session.table`. contents: block -> a word for each slot: the name of the session whose token it
-    holds, in that session's colour; a short word of `words`, in grey; or nothing for an empty slot. words: what each of
-    these short words stands for. copies: what `place` has returned. wrong: (block, slot) of the slots to outline.
-    """
-    blocks = sorted({block for table in tables.values() for block in table})
-    fills = dict(zip(tables, cycle(OWNER_COLOURS), strict=False)) | {"": EMPTY}
-    owners = {b: " + ".join(name for name, table in tables.items() if b in table) or "nobody's here" for b in contents}
-
-    def strip(block: int) -> list[Cell]:
-        marks = [WRONG if (block, slot) in wrong else "" for slot in range(len(contents[block]))]
-        cells = [Cell(w, fills.get(w, SHARED), mark) for w, mark in zip(contents[block], marks, strict=True)]
-        return [label(f"#{block}"), *cells, label(owners[block])]
-
-    right = [copy.destination for copy in copies]
-    left = [block for block in blocks if block not in right]
-    rows = beside(list(map(strip, left)), list(map(strip, right)))
-    end = len(strip(blocks[0])) - 1
-    arrows = [Arrow((left.index(copy.source), end), (row, end + 2)) for row, copy in enumerate(copies)]
-    told = {word: f"{word}: {meaning}" for word, meaning in words.items()}
-    told |= {name: f"{name}'s token" for name in tables} | {"": "empty"}
-    here = {word for block in blocks for word in contents[block]}
-    legend = [(fills.get(word, SHARED), said) for word, said in told.items() if word in here]
-    legend += [("", "→ to be copied, K and V")] if copies else []
-    legend += [(WRONG, "outlined: wrong")] if wrong else []
-    held = {block: ", ".join(words.get(word, word) or "nothing" for word in contents[block]) for block in blocks}
-    said = [f"block {block} of {owners[block]} holds {held[block]}" for block in blocks]
-    said += [f"block {copy.source} is to be copied to block {copy.destination}" for copy in copies]
-    said += [f"slot {slot} of block {block} is wrong" for block, slot in wrong]
-    heading = f"{counted(len(tables), 'session')}, {counted(len(blocks), 'block')} in every layer"
-    return draw_grids(heading, [Grid(rows, arrows)], legend, "; ".join(said))

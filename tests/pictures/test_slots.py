@@ -1,13 +1,11 @@
-"""Pictures of slots: where rows of a write go, which entry of a table is read, and what copy-on-write copies."""
+"""Pictures of slots: where rows of a write go, and which entry of a table is read."""
 
 import pytest
 
 from rosecourse import lesson
-from rosecourse.pictures.colours import EMPTY, INK, OWNER_COLOURS, SHARED, WRONG
-from rosecourse.pictures.slots import blocks_and_copies, rows_to_blocks, slots_by_table
+from rosecourse.pictures.colours import INK, WRONG
+from rosecourse.pictures.slots import rows_to_blocks, slots_by_table
 from tests.support.diagram_reader import arrows, make_engine, parse, rows_of, start, strips, targets, texts
-
-WORDS = {"P": "prompt"}
 
 
 @pytest.fixture
@@ -63,42 +61,3 @@ def test_position_before_place_aims_at_block_0(engine):
     assert targets(picture) == {(tables["A"][1], 2): ("A", INK), (0, 0): ("B", WRONG)}
     assert tables["A"][0] == 0  # somebody else's
     assert "no block placed: 0 is read" in texts(picture)
-
-
-# -- copy-on-write --------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def family(engine):
-    """A session of six tokens and two forks."""
-    first = start(engine, 6)
-    return dict(zip("ABC", [one.table for one in (first, engine.fork(first), engine.fork(first))], strict=True))
-
-
-def held(tables, **others):
-    """The words of a prompt in all blocks of these tables; `b3=` has the words of block 3."""
-    words = {block: ["P"] * 4 for table in tables.values() for block in table}
-    return words | {int(name[1:]): given for name, given in others.items()}
-
-
-def test_block_shows_its_owners_and_what_its_slots_hold(family):
-    picture = blocks_and_copies(family, held(family, b1=["P", "P", "B", ""]), WORDS, wrong=[(1, 2)])
-    assert list(strips(picture)) == [0, 1]
-    _, slots, owners = strips(picture)[1]
-    assert owners == "A + B + C"
-    assert [cell.text for cell in slots] == ["P", "P", "B", ""]
-    assert [cell.fill for cell in slots] == [SHARED, SHARED, OWNER_COLOURS[1], EMPTY]
-    assert arrows(picture) == []
-    assert {"P: prompt", "B's token", "empty"} <= set(texts(picture))
-    assert targets(picture) == {(1, 2): ("B", WRONG)}
-    assert "slot 2 of block 1 is wrong" in parse(picture)[0].text
-
-
-def test_copy_has_an_arrow_to_it(engine, family):
-    copies = engine.kv.place(list(family.values()))
-    picture = blocks_and_copies(family, held(family), WORDS, copies)
-    lines = {block: line for block, (line, _, _) in strips(picture).items()}
-    assert arrows(picture) == [(lines[copy.source], lines[copy.destination]) for copy in copies]
-    assert len(copies) == 2
-    assert strips(picture)[copies[0].destination][2] == "A"
-    assert "is to be copied to block" in parse(picture)[0].text
