@@ -1,19 +1,16 @@
-"""The counters and the list of kernels: what they see of an engine and of each lesson's part."""
+"""The counters: what they see of an engine and of each lesson's part."""
 
 import sys
 from collections import Counter
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 from rosecourse import BASELINE, LESSONS, EngineConfig, InferenceEngine, SamplingParams, lesson
-from rosecourse.kernels.launch import Launch
 from rosecourse.kv.buffers import StagingBuffer
 from rosecourse.lab.checking.cpu_graph import CPUGraph
 from rosecourse.measure.counters import Counts, count_step, counts_table, watch
-from rosecourse.measure.noted_kernels import noted_kernels
 
 L, B = 3, 4  # layers of the small model; sessions
 PARAMS = SamplingParams(max_new_tokens=20, stop_on_eos=False)
@@ -169,26 +166,3 @@ def test_what_a_replay_does_counts_as_one():
         x.add_(1)
     assert (seen.replays, seen.operations_of("add"), seen.operations_of("mul")) == (2, 1, 0)
     assert x.tolist() == [7, 7, 7]
-
-
-class Kernel:
-    """Stands for a kernel in the interpreter, which does it with operations of torch."""
-
-    __name__ = "_a_kernel"
-
-    def __getitem__(self, grid):
-        return lambda x, by: x.add_(by)
-
-
-def test_noted_kernels_are_no_views_and_one_for_a_launch(monkeypatch):
-    handed = []
-    monkeypatch.setattr(Launch, "handed_to", lambda launched: handed.append(launched) or torch.no_grad())
-    x, weight, bias = torch.ones(2, 3), torch.ones(4, 3), torch.zeros(4)
-    with noted_kernels() as kernels:
-        torch.nn.functional.linear(x.view(2, 3)[:1], weight, bias).add_(1).reshape(2, 2)
-        handed[0](SimpleNamespace(kernel=Kernel(), constants=(5,)), (1,), (x,))
-        with pytest.raises(TypeError):
-            handed[0](SimpleNamespace(kernel=Kernel(), constants=("nonsense",)), (1,), (x,))
-        x.mul_(2)
-    x.add(x)  # outside
-    assert kernels == ["addmm", "add_", "_a_kernel", "_a_kernel", "mul_"]
