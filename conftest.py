@@ -9,7 +9,7 @@ import pytest
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # inherited, as under nohup: tests and notebooks send it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-LIVE = ("036", "038", "059", "060", "061", "064")  # lessons whose page measures where it is read, and shows the figure
+LIVE = ("036", "038", "059", "060", "061", "064", "066", "067")  # their pages measure where they are read
 LIMIT = 180  # seconds, for each test and for each cell of a notebook
 
 collect_ignore = [] if find_spec("playwright") else ["tests/browser"]  # `make browser-test` installs it

@@ -1,4 +1,4 @@
-"""Two simulations: a pipeline of decode steps (lesson 067), and kernels in a row (lesson 071). Nothing is random.
+"""Two simulations: a pipeline of decode steps (lesson 068), and kernels in a row (lesson 071). Nothing is random.
 
 Both give spans, a DataFrame: a row for each, in the order in which they were planned, with its `lane`, what is done
 (`what`), the number of the step or kernel (`number`), `start` and `end`, all in the unit of the times that are given.
@@ -40,17 +40,6 @@ def simulate_steps(plans: Sequence[float], read: float, devices: Sequence[float]
             spans.append(("host", READ, unread, now - read, now))
             unread += 1
     return _spans(spans)
-
-
-def step_time(spans: pd.DataFrame) -> float:
-    """From the end of one step of the device to that of the next: the upper median, as in the middle of a run."""
-    return float(spans[spans.what == RUN].end.diff().quantile(0.5, interpolation="higher"))
-
-
-def busy_share(spans: pd.DataFrame) -> float:
-    """The share of the time in which the device runs, from the end of the first step to that of the last."""
-    runs = spans[spans.what == RUN]
-    return float((runs.end - runs.start)[1:].sum() / (runs.end.iloc[-1] - runs.end.iloc[0]))
 
 
 class Kernel(NamedTuple):

@@ -33,6 +33,12 @@ def test_a_forecast_is_the_share_of_the_recorded_step(capsys):
     assert f"{share:.0%}. Without it a step would be 1 / (1 - {share:.2f}) = {1 / (1 - share):.2f} times" in said
 
 
+def test_a_forecast_leaves_the_kernels_that_a_lesson_keeps(capsys):
+    forecast("066")
+    share = recorded_steps("A").timeline("065").busy_share
+    assert f"= {1 / share:.2f} times as fast" in said_by(capsys)
+
+
 def test_counts_are_of_a_step_inside_a_block_or_at_its_begin():
     inside, begins = counts("038"), counts("038", prompt_tokens=63)
     assert [one.calls_of("append_token") for one in (inside.before, inside.after)] == [96, 0]

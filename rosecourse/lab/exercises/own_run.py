@@ -69,8 +69,8 @@ WORK: Mapping[str, LiveWork] = {  # where the lesson's path needs other work tha
     "059": LiveWork(new_tokens=(130, 130)),  # two block boundaries in 129 gaps: more than one in a hundred
     "061": LiveWork(requests=(16, 128)),  # the gate asks for 128
     "065": LiveWork((4, 16), (64, 64), prompt_tokens=36, samples=8, on_a_cpu="a copy has no launch to save"),
-    "066": LiveWork(on_a_cpu="a graph replays one operation after another", simulated=True),
-    "067": LiveWork(on_a_cpu="there is nobody to wait for, and nothing to run ahead of"),
+    "066": LiveWork((8, 64), (36, 128), on_a_cpu="a graph replays one operation after another", simulated=True),
+    "067": LiveWork((8, 64), (36, 128), on_a_cpu="there is nobody to wait for, and nothing to run ahead of"),
     "068": LiveWork(runner=run_streaming),
     "069": replace(ROUNDS, on_a_cpu="`add_norm` is two operations, and no kernel has to be started"),
     "070": replace(ROUNDS, on_a_cpu="both engines run the same operations", simulated=True),

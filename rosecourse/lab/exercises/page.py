@@ -21,6 +21,7 @@ from ...records.steps import recorded_steps
 from ...request.session import InferenceSession, Prompt
 
 COUNTED_SESSIONS = 16
+KERNELS = {"kv_append", "forward", "ops"}  # parts that decide which kernels run
 
 
 def result(number: str, workload: str | None = None) -> None:
@@ -42,8 +43,9 @@ def result(number: str, workload: str | None = None) -> None:
 def forecast(number: str) -> None:
     """Say what share of a recorded step the lesson can remove, and so the most that it can gain (Amdahl's law).
 
-    The step is one inside a block, before the lesson. Raises `LessonError` for a lesson that changes nothing,
-    and `ConfigError` where no steps are recorded.
+    The step is one inside a block, before the lesson. A lesson that keeps the kernels leaves the time in which the
+    device is busy: a share by the profiler, which slows the host, so that there is less to gain. Raises `LessonError`
+    for a lesson that changes nothing, and `ConfigError` where no steps are recorded.
     """
     rung = lesson(number)
     steps = recorded_steps(name_of_steps(rung.workload))
@@ -52,14 +54,21 @@ def forecast(number: str) -> None:
     if steps is None or rung.number not in steps.titles:
         raise ConfigError(f"the steps of lesson {rung.number} are not recorded: `tools/record/steps.py` records them")
     names = list(steps.titles)
-    step = steps.between(names[names.index(rung.number) - 1], rung.number)
+    before = names[names.index(rung.number) - 1]
+    step = steps.between(before, rung.number)
     changed = touched(step.turns["before"], step.turns["after"], rung.changes)
     parts = [part for part in step.turns["before"] if part in changed]
     share, whole = step.share("before", *parts), step.step_ms("before")
     where = f"{steps.device}, workload {rung.workload.name}, recorded apart from the runs"
+    told = f"Of this, {' and '.join(PART_NAMES[part] for part in parts)}: {share * whole:.2f} ms, {share:.0%}."
+    profiled = steps.timeline(before)
+    if profiled is not None and not KERNELS & {*rung.changes} and profiled.busy_share > 1 - share:
+        share = 1 - profiled.busy_share
+        told = f"With the profiler on, the device is busy for {1 - share:.0%} of a step, and its kernels stay;"
+        told += f" the rest is {share:.0%}."
     say(
         f"A step before the lesson: {whole:.2f} ms ({where}).",
-        f"Of this, {' and '.join(PART_NAMES[part] for part in parts)}: {share * whole:.2f} ms, {share:.0%}.",
+        told,
         f"Without it a step would be 1 / (1 - {share:.2f}) = {1 / (1 - share):.2f} times as fast: the most to gain.",
     )
 
