@@ -117,12 +117,15 @@ def turned(q, k, lens, rotary):
 
 TURNS = [(True, False), (True, True), (False, True)]  # RoPE, norm
 HEADS = [(1, 3, 32, 1), (2, 1, 64, 16), (1, 4, 128, 64), (2, 2, 80, 4)]  # KV heads, group, D, block size
-CASES = [(*TURNS[(i + j) % 3], DTYPES[(i + 2 * j) % 3], *HEADS[i]) for i in range(4) for j in range(2)]
+CASES = [
+    (*TURNS[(i + j) % 3], DTYPES[(i + 2 * j) % 3], *HEADS[i], [None, 1024][(i + j) % 2])
+    for i in range(4)
+    for j in range(2)
+]
 
 
-@pytest.mark.parametrize(("turn", "norm", "dtype", "H", "group", "D", "block_size"), CASES)
-@pytest.mark.parametrize("longest", [None, 1024])
-def test_attention_turns_what_it_appends(longest, turn, norm, dtype, H, group, D, block_size):
+@pytest.mark.parametrize(("turn", "norm", "dtype", "H", "group", "D", "block_size", "longest"), CASES)
+def test_attention_turns_what_it_appends(turn, norm, dtype, H, group, D, block_size, longest):
     """longest: so long that contexts are in parts."""
     lens = sorted({0, 1, block_size - 1, block_size, 33})
     case = Case(lens, dtype, H, D, block_size, group, fused=True)
@@ -201,7 +204,7 @@ def parts_of(number):
     return lesson(number).after.with_(forward=Forward, ops={"069": Ops069, "070": Ops070, "071": Ops071}[number])
 
 
-@pytest.fixture(scope="module", params=FAMILY)
+@pytest.fixture(scope="module")
 def pair(request, model):
     """A member with random weights, of the engine and of transformers."""
     _, config = FAMILY[request.param]
@@ -223,7 +226,14 @@ def tokens_of(engine, prompts, most=NEW):
     return [result.token_ids for result in engine.generate(prompts, params)]
 
 
-@pytest.mark.parametrize(("number", "block_size"), [("069", 16), ("070", 1), ("071", 4)])
+RUNGS = [("069", 16), ("070", 1), ("071", 4)]  # with the size of a block
+
+
+@pytest.mark.parametrize(
+    ("pair", "number", "block_size"),
+    [*(("llama3", *rung) for rung in RUNGS[:2]), *((member, *RUNGS[2]) for member in FAMILY)],
+    indirect=["pair"],
+)
 def test_greedy_tokens_are_those_of_transformers(pair, number, block_size):
     model, hf = pair
     engine = engine_of(model, number, block_size=block_size)
@@ -234,6 +244,7 @@ def test_greedy_tokens_are_those_of_transformers(pair, number, block_size):
     assert tokens_of(engine, prompts_of(LENGTHS)) == expected
 
 
+@pytest.mark.parametrize("pair", ["llama3", "multi-query"], indirect=True)
 def test_preemptions_forks_and_known_prefixes_at_071(pair):
     """The pool has room for two of three requests; a fork and a request that begins alike share blocks."""
     model, hf = pair
