@@ -47,7 +47,8 @@ def caption() -> str:
     one = ladders()["A"]
     return (
         f"{BEGINS}{one.conditions.device}, {one.document['date'][:10]}: GPT-2's shape (124M), float16, the median of "
-        f"{one.conditions.rounds} runs. {' '.join(said)} The scale is the share of what the memory allows.*"
+        f"{one.conditions.rounds} runs. {' '.join(said)} In brackets: the "
+        "[share of the floor](docs/figures.md#how-they-are-measured).*"
     )
 
 
@@ -57,7 +58,7 @@ def picture() -> Figure:
     FigureCanvasAgg(figure)
     for ax, (name, ladder) in zip(figure.subplots(1, len(DRAWN)), ladders().items(), strict=True):
         sizes = str(ARTICLES[name]).partition(", batch")[0]
-        draw_ladder(ax, ladder, f"{name}: {sizes}\ntokens per second", named=name == DRAWN[0])
+        draw_ladder(ax, ladder, f"{name}: {sizes}", named=name == DRAWN[0])
     return figure
 
 

@@ -1,20 +1,20 @@
-"""Two simulations: a pipeline of decode steps (lesson 068), and kernels in a row (lesson 071). Nothing is random.
+"""Spans of a simulated pipeline of decode steps (lesson 068), and of recorded kernels (lesson 071).
 
-Both give spans, a DataFrame: a row for each, in the order in which they were planned, with its `lane`, what is done
+Both give spans, a DataFrame: a row for each, with its `lane`, what is done
 (`what`), the number of the step or kernel (`number`), `start` and `end`, all in the unit of the times that are given.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
-from typing import NamedTuple
 
 import pandas as pd
 
-PLAN, WAIT, READ, RUN = "plan", "wait", "read", "run"  # of steps: by the host, and by the device
-LAUNCH, ASK, WORK, TAIL = "launch", "ask", "work", "tail"  # of kernels, which `WAIT` as well
-AT_END, AFTER_WAIT, AT_START = MOMENTS = ("at its end", "after its wait", "at its start")
+from .kernels import ATTEND, NARROW, PROJECT, QKV, WIDEN
+from .timeline import Timeline
+
+PLAN, WAIT, READ, RUN = "plan", "wait", "read", "run"  # by the host, and by the device
+IN_TURN = (ATTEND, PROJECT, WIDEN, NARROW, QKV)  # the kernels from one attention to the next
 COLUMNS = ["lane", "what", "number", "start", "end"]
 
 
@@ -42,48 +42,29 @@ def simulate_steps(plans: Sequence[float], read: float, devices: Sequence[float]
     return _spans(spans)
 
 
-class Kernel(NamedTuple):
-    """ask: until what does not come from the kernel before has come. work: from then on, or from that one's end, until
-    the first programs have ended. tail: until the last have."""
+def layer_spans(step: Timeline, layers: int) -> pd.DataFrame:
+    """So many layers from the middle of a step with five kernels each, as `replayed_step` gives it, from 0 on.
 
-    name: str
-    ask: float
-    work: float
-    tail: float
-
-
-def simulate_kernels(kernels: Sequence[Kernel], launch: float, lets_next: str) -> pd.DataFrame:
-    """The spans of these kernels, each in the lane of its name.
-
-    launch: from the moment at which a kernel may be launched until its first program runs. lets_next: when a kernel
-    lets the next one be launched, one of `MOMENTS`. `AT_END` is the usual order, in which nothing overlaps. The
-    processors are taken to have room for the first programs beside those of the kernel before.
+    A kernel that starts before the end of the one before it waits until then: from there on it runs.
     """
+    kernels = step.kernels
+    begins = kernels.index[kernels.kind == "attention"]
+    begin = begins[(len(begins) - layers) // 2]
+    shown = kernels[begin : begin + len(IN_TURN) * layers]
+    starts, ends = shown.start_us - shown.start_us.iloc[0], shown.end_us - shown.start_us.iloc[0]
+    times = pd.DataFrame({"start": starts, "free": ends - shown.own_us, "end": ends}).round(3)
     spans: list[tuple[str, str, int, float, float]] = []
-    may_launch = ended = 0.0
-    for number, kernel in enumerate(kernels):
-        begins = may_launch + launch
-        works = max(begins + kernel.ask, ended)
-        ended = works + kernel.work + kernel.tail
-        moments = (may_launch, begins, begins + kernel.ask, works, works + kernel.work, ended)
-        stages = zip((LAUNCH, ASK, WAIT, WORK, TAIL), pairwise(moments), strict=True)
-        spans += [(kernel.name, what, number, *times) for what, times in stages]
-        may_launch = {AT_END: ended, AFTER_WAIT: works, AT_START: begins}[lets_next]
+    for number, (start, free, end) in enumerate(times.to_numpy().tolist()):
+        lane = IN_TURN[number % len(IN_TURN)]
+        spans += [(lane, WAIT, number, start, free), (lane, RUN, number, free, end)]
     return _spans(spans)
 
 
 def in_gaps(spans: pd.DataFrame) -> float:
-    """The time in which no kernel works between two that do, or in which the device runs no step."""
-    works = spans[spans.what.isin((WORK, TAIL, RUN))]
-    gaps = works.start - works.end.cummax().shift()
+    """The time in which the device runs nothing, between two of its runs."""
+    runs = spans[spans.what == RUN]
+    gaps = runs.start - runs.end.cummax().shift()
     return float(gaps.clip(lower=0).sum())
-
-
-def most_unfinished(spans: pd.DataFrame) -> int:
-    """The most kernels that have not ended when the first program of a later one begins."""
-    ends = spans.groupby("number").end.max()
-    begins = spans[spans.what.isin((ASK, RUN))].set_index("number").start
-    return max(int((ends.loc[: number - 1] > begin).sum()) for number, begin in begins.items())
 
 
 def _spans(spans: Sequence[tuple[str, str, int, float, float]]) -> pd.DataFrame:

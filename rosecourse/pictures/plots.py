@@ -26,8 +26,7 @@ from .steps import step_shares as step_shares
 
 PANELS = [("total throughput", "p50"), ("ITL", "p50"), ("ITL", "p95"), ("ITL", "p99")]
 NAMES = {"control": f"before again\n({SAME})"}
-ROOM_FOR_LABELS = 1.62  # times the longest bar of a ladder
-SCALE = 0.7  # of the limit: where the scale ends, the same in all ladders, so that their bars can be compared
+ROOM_FOR_LABELS = 1.9  # times the longest bar of a ladder
 SETTLED = 4  # gaps after which all requests of a batch are running
 OTHER_TWICE = "one engine of this recording twice, as a ratio"
 WHISKERS = "dots: runs; bars and whiskers: their median, with its 95 % interval"
@@ -119,24 +118,22 @@ def ladder_throughput(ax: Axes, ladder: Ladder, title: str, shares: Sequence[flo
 
 
 def draw_ladder(ax: Axes, ladder: RecordedLadder, title: str, named: bool = True) -> None:
-    """A bar for each rung, the first lesson on top: tokens/s above, below the same as a share of the memory's limit.
+    """A bar for each rung, the first lesson on top: its tokens/s, and in brackets its share of the floor.
 
-    The scale ends at `SCALE`, or further out where a bar needs it. named: whether the rows are labelled with their
-    lessons. Figures in which a row has 0.25 inches suit it.
+    named: whether the rows are labelled with their lessons. Figures in which a row has 0.25 inches suit it.
     """
-    rates, limit = [rung.throughput.value for rung in ladder.rungs], ladder.memory_limit
+    rates = [rung.throughput.value for rung in ladder.rungs]
     titles = [f"{rung.name} {name}" if named else "" for rung, name in zip(ladder.rungs, ladder.titles, strict=True)]
     name_rows(ax, titles)
     ax.barh(range(len(rates)), rates, 0.72, color=SIDES["after"]["color"])
-    for row, rate in enumerate(rates):
-        ax.annotate(f"{rate:,.0f}", (rate, row), (4, 0), color=INK, **BEHIND)
-    end = max(SCALE * limit, ROOM_FOR_LABELS * max(rates))
-    shares = [percent for percent in range(0, 101, 10) if percent * limit / 100 < 0.9 * end]
-    ax.set_xticks([percent * limit / 100 for percent in shares], [f"{percent} %" for percent in shares])
-    ax.set_xlim(0, end)
+    for row, (rate, share) in enumerate(zip(rates, ladder.shares_of_floor, strict=True)):
+        ax.annotate(f"{rate:,.0f} ({100 * share:.2g} %)", (rate, row), (4, 0), color=INK, **BEHIND)
+    ax.set_xticks([])
+    ax.set_xlim(0, ROOM_FOR_LABELS * max(rates))
     ax.spines["left"].set_visible(True)
+    ax.spines["bottom"].set_visible(False)
     ax.set_title(title, fontsize=SMALL + 1, loc="left")
-    ax.set_xlabel("of what the memory allows", fontsize=SMALL)
+    ax.set_xlabel("tokens/s (share of the floor)", fontsize=SMALL)
 
 
 def _draw_runs(ax: Axes, values: Sequence[Sequence[float]], names: Sequence[str], texts: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 from matplotlib.axes import Axes
 
-from ..measure.lanes import ASK, LAUNCH, PLAN, READ, RUN, TAIL, WAIT, WORK
+from ..measure.lanes import PLAN, READ, RUN, WAIT
 from .colours import INK, text_on
 from .drawing import new_axes
 from .labels import SMALL, colour_legend, fits
@@ -19,11 +19,7 @@ WAITS = "#FFFFFF"  # the colour of a bar in which nothing is done: it gets a das
 SPANS = {
     PLAN: ("#7FCDB4", "plan and launch a step"),
     READ: ("#E3CFEA", "read its tokens, and hand them out"),
-    LAUNCH: ("#B8B8B8", "being launched"),
-    ASK: ("#7FCDB4", "ask for weights"),
-    WORK: ("#E69F00", "work"),
-    TAIL: ("#F7DDA8", "its last programs work"),
-    RUN: ("#E69F00", "run, from start to end"),
+    RUN: ("#E69F00", "run"),
     WAIT: (WAITS, "wait"),
 }
 

@@ -62,12 +62,6 @@ def draw_replays(ax: Axes, steps: Mapping[str, Timeline], title: str) -> None:
     colour_legend(ax, {KIND_LABELS[kind]: KIND_COLOURS[kind] for kind in kinds}, ncols=len(kinds))
 
 
-def kernels_within(timeline: Timeline) -> pd.DataFrame:
-    """The kernels that can be seen within a step: that have some time of their own in it."""
-    kernels = timeline.kernels
-    return kernels[(kernels.own_us > 0) & (kernels.end_us - kernels.own_us < timeline.step_us)]
-
-
 def _host_bars(timeline: Timeline) -> list[Bar]:
     """A bar in ms for each range of a part, with the name of the part."""
     ranges = timeline.ranges.dropna(subset="part").itertuples()

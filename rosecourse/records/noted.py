@@ -40,6 +40,6 @@ def recorded_prefills(table: str) -> pd.DataFrame:
 
 
 def prototype_facts(number: str) -> pd.DataFrame:
-    """What a prototype measured of the ideas of 070 or 071, before the course had them: a row for each, in words."""
+    """What a prototype measured of the ideas of 070, before the course had them: a row for each, in words."""
     facts = noted("prototype").query("lesson == @number").set_index("what")[["measured"]].rename_axis(None)
     return facts.set_axis(["a prototype, NVIDIA H200, 2026-11-21"], axis=1)

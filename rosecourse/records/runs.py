@@ -88,12 +88,6 @@ class RecordedLadder(Ladder):
         """Of each rung: the least time that its decode steps could take / the time that they took."""
         return [rung.share_of_floor for rung in self.by_number.values()]
 
-    @property
-    def memory_limit(self) -> float:
-        """Tokens/s of a run that does nothing but read, in each decode step, the weights and the cache once."""
-        rows = list(self.by_number.values())[-1].rows
-        return float((rows["decode throughput"] / rows[FLOOR]).median())
-
     def same_twice(self, number: str, figures: Figures, more_is_better: bool = False) -> Ratio | None:
         """What a figure of one engine is to itself: of the rung, among those measured twice, most nearly as fast."""
         if not self.twice:

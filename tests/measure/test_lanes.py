@@ -1,25 +1,22 @@
-"""The simulated pipeline and the simulated kernels: who waits for whom, and what is won."""
+"""The simulated pipeline and recorded kernels: who waits for whom, and what is won."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rosecourse.measure.lanes import (
-    MOMENTS,
     PLAN,
     READ,
     RUN,
     WAIT,
-    Kernel,
     in_gaps,
-    most_unfinished,
-    simulate_kernels,
+    layer_spans,
     simulate_steps,
 )
+from tests.support.timelines import layers_of_kernels
 
 TIMES = st.integers(0, 9)
 STEPS = st.lists(st.tuples(TIMES, TIMES), min_size=1, max_size=8)
-ROWS = st.lists(st.builds(Kernel, st.just("k"), TIMES, TIMES, TIMES), min_size=1, max_size=8)
 
 
 @pytest.mark.parametrize(("plan", "read", "device"), [(1, 2, 10), (3, 4, 2), (2, 3, 5), (0, 0, 4), (2, 2, 0)])
@@ -53,10 +50,12 @@ def test_the_host_waits_for_the_device_and_the_device_for_it():
     assert in_gaps(simulate_steps([1, 1, 1], 2, [5, 5, 5], 0)) == 6
 
 
-@given(ROWS, TIMES)
-def test_a_kernel_that_waits_has_one_unfinished_before_it(kernels, launch):
-    """At most; and whoever starts earlier ends no sooner."""
-    at_end, after_wait, at_start = (simulate_kernels(kernels, launch, moment) for moment in MOMENTS)
-    assert most_unfinished(at_end) == 0
-    assert most_unfinished(after_wait) <= 1
-    assert at_end.end.max() >= after_wait.end.max() >= at_start.end.max()
+def test_a_kernel_that_starts_early_waits_for_the_one_before():
+    """Each starts 2 before its turn and runs for 5; the step's second and third layers are shown, from 0 on."""
+    spans = layer_spans(layers_of_kernels(4, early=2), 2)
+    runs = spans[spans.what == RUN]
+    assert [*zip(runs.start, runs.end, strict=True)] == [(2 + 5 * n, 7 + 5 * n) for n in range(10)]
+    waits = spans[spans.what == WAIT]
+    assert [*zip(waits.start, waits.end, strict=True)] == [(5 * n, 5 * n + 2) for n in range(10)]
+    in_turn = layer_spans(layers_of_kernels(4), 2)
+    assert (set(in_turn.what), in_turn.end.max(), in_gaps(in_turn)) == ({RUN}, 50, 0)

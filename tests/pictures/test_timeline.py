@@ -3,15 +3,13 @@
 import matplotlib.pyplot as plt
 import pytest
 
-from rosecourse.measure.lanes import AFTER_WAIT, AT_END, PLAN, READ, RUN, Kernel, simulate_kernels, simulate_steps
+from rosecourse.measure.lanes import IN_TURN, PLAN, READ, RUN, layer_spans, simulate_steps
 from rosecourse.pictures import drawing
 from rosecourse.pictures.colours import COLOURS, KIND_COLOURS
 from rosecourse.pictures.time_axis import SPANS, show_spans
-from rosecourse.pictures.timeline import draw_replays, draw_timeline, kernels_within
+from rosecourse.pictures.timeline import draw_replays, draw_timeline
 from tests.support.drawn import assert_readable, bars_drawn, texts_drawn
-from tests.support.timelines import OLD, large, timeline_of
-
-KERNELS = [Kernel("q, k, v", 1.5, 3.0, 1.0), Kernel("attention", 0.5, 6.0, 2.0)]
+from tests.support.timelines import OLD, large, layers_of_kernels, timeline_of
 
 
 @pytest.fixture
@@ -52,11 +50,9 @@ def test_links_lead_from_a_launch_to_its_run_and_to_the_read(shown):
     assert sorted(tuple(line.get_xdata()) for line in shown[0].lines) == sorted(expected)
 
 
-def test_kernels_of_one_name_share_a_lane(shown):
-    sides = {moment: simulate_kernels(KERNELS * 2, 1.0, moment) for moment in (AT_END, AFTER_WAIT)}
-    show_spans(sides, "kernels", "units")
-    assert [label.get_text() for label in shown[0].get_yticklabels()] == ["q, k, v", "attention"] * 2
-    assert {text.get_text() for text in shown[0].get_legend().get_texts()} >= {"being launched", "ask for weights"}
+def test_kernels_of_one_place_share_a_lane(shown):
+    show_spans({"070": layer_spans(layers_of_kernels(4), 2)}, "kernels", "µs")
+    assert [label.get_text() for label in shown[0].get_yticklabels()] == list(IN_TURN)
     assert_readable(shown[0])
 
 
@@ -86,13 +82,6 @@ def test_timeline_has_every_range_and_kernel_at_its_time(ax):
     assert any(text.startswith("after (at a block boundary; 64 requests, 1,280 tokens in the cache)") for text in texts)
     assert sum(text.startswith("KV append: ") and text.endswith(" ms (40 → 1)") for text in texts) == 1
     assert_readable(ax)
-
-
-def test_kernel_that_waits_for_the_end_or_beside_another_is_hidden():
-    spans = [("attend", 15, 5), ("gemm", 30, 20), ("beside", 31, 9), ("last", 90, 11), ("early", 98, 20)]
-    kernels = [(name, "other", start, us) for name, start, us in spans]
-    assert kernels_within(timeline_of(kernels, 100.0)).name.tolist() == ["attend", "gemm", "last"]
-    assert kernels_within(timeline_of(kernels, 102.0)).name.tolist() == ["attend", "gemm", "last", "early"]
 
 
 def test_replays_lie_where_they_ran_and_the_text_says_what_is_idle(ax):

@@ -42,13 +42,12 @@ def test_a_control_is_the_rung_of_most_nearly_the_same_speed(tmp_path):
     assert recorded_comparison("070", "C", folder=tmp_path).speedup.verdict == "faster"
 
 
-def test_a_ladder_has_all_rungs_and_the_limit(tmp_path):
+def test_a_ladder_has_all_rungs_and_their_shares(tmp_path):
     rungs = {number: [steady(n * step) for step in STEPS] for number, n in (("059", 4), ("060", 2), ("061", 1))}
     write_recording(tmp_path, rungs, "B")
     ladder = recorded_ladder("B", folder=tmp_path)
     assert [one.value for one in ladder.speedups] == pytest.approx([1, 2, 4])
     assert ladder.shares_of_floor == [0.1] * 3
-    assert ladder.memory_limit == pytest.approx(10 * 8 / (4 * 0.0041))
     assert recorded_ladder("A", folder=tmp_path) is None
 
 

@@ -30,3 +30,10 @@ def large(kernels=150, length=2800.0, appends=40, ranges=OLD, **more):
         gap = length / (kernels + 1)
         done.append((f"{kind}_kernel_{n % 9}", kind, round(gap * (n + 0.5), 1), round(min(gap, 1 + n % 30), 1)))
     return timeline_of(done, length, host, 2310.4, **{"context": 256} | more)
+
+
+def layers_of_kernels(layers, early=0):
+    """A step of layers of five kernels. Each runs for 5 from the end of the one before, and starts so much earlier."""
+    kinds = ["attention", *["matrix"] * 4] * layers
+    kernels = [(f"kernel {n}", kind, 5 * n - early, 5 + early) for n, kind in enumerate(kinds, 1)]
+    return timeline_of(kernels, 5.0 * len(kernels) + 5)

@@ -74,7 +74,7 @@ WORK: Mapping[str, LiveWork] = {  # where the lesson's path needs other work tha
     "068": LiveWork(runner=run_streaming),
     "069": replace(ROUNDS, on_a_cpu="`add_norm` is two operations, and no kernel has to be started"),
     "070": replace(ROUNDS, on_a_cpu="both engines run the same operations", simulated=True),
-    "071": replace(ROUNDS, on_a_cpu="no kernel waits for another", simulated=True),
+    "071": LiveWork((4, 64), (20, 128), interval=1e-9, on_a_cpu="no kernel waits for another", simulated=True),
 }
 GPU_ALONE = "On a CPU {}: only a GPU shows what the lesson gains."
 
