@@ -37,7 +37,7 @@ def is_within(value: object, least: float, most: float) -> bool:
 def check_fields(settings: Any, **rules: tuple[Callable[[Any], bool], str]) -> None:
     """Raise `ConfigError` for a field of a dataclass that is not well. rules: whether a value is, and what to give.
 
-    Numbers of other kinds, such as numpy's, become Python's own, which do not overflow.
+    Numbers of other kinds, such as numpy's, become Python's own.
     """
     for name, (well, give) in rules.items():
         value = getattr(settings, name)
@@ -51,21 +51,14 @@ def one_line(message: object) -> str:
     return _said(str, message) or type(message).__name__
 
 
-def words(error: BaseException) -> str:
-    """What an exception says, on one line; empty where it says nothing, or cannot."""
-    return _said(str, error)
-
-
 def told(error: BaseException) -> str:
     """The type of an exception, and what it says, on one line."""
-    return f"{type(error).__name__}: {words(error)}".removesuffix(": ")
+    return f"{type(error).__name__}: {_said(str, error)}".removesuffix(": ")
 
 
 def _said(say: Callable[[object], str], value: object) -> str:
     """What an object says of itself, on one line; empty where it cannot say it."""
     try:
         return " ".join(say(value).split())
-    except KeyboardInterrupt:
-        raise
-    except BaseException:  # a number of more digits than Python prints, or whatever a class does there
+    except Exception:  # a number of more digits than Python prints, or whatever a class does there
         return ""

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .checks import check_fields, is_count, is_within
-from .errors import ConfigError
 
 PACKAGE = Path(__file__).resolve().parent
 # The shipped model and what was recorded: inside an installed package, beside it in a source tree.
@@ -52,8 +51,7 @@ class EngineConfig:
     @property
     def max_blocks(self) -> int:
         """The blocks, per layer, of a session of `max_seq_len` tokens, which an engine's own configuration states."""
-        if self.max_seq_len is None:
-            raise ConfigError("max_seq_len is None: give a number, or ask the config of an engine")
+        assert self.max_seq_len is not None, "ask the config of an engine"
         return self.blocks_for(self.max_seq_len)
 
     def blocks_for(self, num_tokens: int) -> int:
@@ -63,10 +61,9 @@ class EngineConfig:
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How the tokens of one request are chosen.
+    """How the tokens of one request are chosen: temperature 0 is greedy, top_k 0 and top_p 1.0 keep every token.
 
-    temperature 0 is greedy. top_k 0 and top_p 1.0 keep every token. What a request draws for a token depends on
-    `seed` and the token's position alone, never on the other requests of a batch.
+    What a request draws depends on `seed` and the token's position alone, never on the other requests of a batch.
     """
 
     max_new_tokens: int = 64

@@ -31,16 +31,10 @@ class BlockError(RosecourseError, RuntimeError):
     """A block, or a table of blocks, that its holder does not hold, for example freed twice; it has changed nothing."""
 
 
-class CaptureError(RosecourseError, RuntimeError):
-    """An operation that cannot be a part of a graph. Nothing has been recorded."""
-
-
 class LogitsError(RosecourseError, ArithmeticError):
-    """Logits that no token can be chosen from: NaN, +inf, or nothing but -inf.
+    """Logits that no token can be chosen from: NaN, +inf, or nothing but -inf. No session has taken a token yet.
 
-    No session of the batch has taken a token yet.
-
-    rows: which rows of the logits, that is which sessions of the batch.
+    rows: of the logits, that is which sessions of the batch.
     """
 
     def __init__(self, rows: list[int]) -> None:

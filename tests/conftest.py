@@ -13,10 +13,11 @@ from hypothesis import settings
 from transformers import GPT2LMHeadModel
 
 from rosecourse import OnlineScheduler, load_model
-from rosecourse.models.load import SHIPPED_MODEL, from_transformers
+from rosecourse.models.load import SHIPPED_MODEL
 from tests.support.managers import managers
 from tests.support.oracles import hf_random_gpt2
 from tests.support.scheduling import make_engine
+from tests.support.small_models import from_transformers
 
 settings.register_profile("fixed", derandomize=True)  # the same examples in every run
 settings.load_profile("fixed")

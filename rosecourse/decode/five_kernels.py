@@ -37,9 +37,9 @@ class LayerOps:
         self.head: Head | None = None  # what the last call of `logits` has made
         self.fused = self.kernels_on(model.device, model.dtype)
         if self.fused is not None:
-            are_all = self.maps.meet_all(model)
+            self.maps.meet_all(model)
             rows = (1, self.fused.most_rows)
-            if not are_all or not all(self.fused.fits(n, found.weight) for n in rows for found in self.maps):
+            if not all(self.fused.fits(n, found.weight) for n in rows for found in self.maps):
                 self.fused, self.maps = None, FoldedMaps()
 
     def kernels_on(self, device: torch.device, dtype: torch.dtype) -> Any:

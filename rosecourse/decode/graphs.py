@@ -26,11 +26,7 @@ class Graph(Protocol):
 
 @contextmanager
 def collector_at_rest() -> Iterator[None]:
-    """In here Python's garbage collector does nothing, and afterwards as before.
-
-    For captures, which what it frees would break, an event that waits for the device, say; and for short work whose
-    steps are compared one by one.
-    """
+    """In here Python's garbage collector does nothing: what it frees, such as an event, would break a capture."""
     was_on = gc.isenabled()
     gc.disable()
     try:

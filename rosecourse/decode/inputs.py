@@ -17,9 +17,7 @@ from ..request.session import InferenceSession
 class Batch:
     """All that a step knows: the session of each row, and the table that it had when the batch was made.
 
-    A table that a session holds no longer says that the token of its row is nobody's.
-    user: a weak reference to the scheduler whose step it is, or None. pending: where its tokens come to be; a pipeline
-    puts it there.
+    user: a weak reference to the scheduler whose step it is, or None. pending: where its tokens come to be.
     """
 
     sessions: list[InferenceSession]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, _addmm_activation
 
@@ -19,12 +18,6 @@ from ..models.ops import Linear, Norm
 from ..models.shape import Model
 
 MULTIPLE = 256  # of which the padded vocabulary is one
-
-
-def padded_bytes(vocab_size: int, width: int, dtype: torch.dtype) -> int:
-    """The memory of the padded copy of an embedding [vocab_size, width]; 0 where it needs no padding."""
-    more = -vocab_size % MULTIPLE
-    return (vocab_size + more) * width * dtype.itemsize if more else 0
 
 
 @dataclass

@@ -1,7 +1,4 @@
-"""What `request.sampling` chooses, where the logits are: for a whole batch, without a wait for the host.
-
-Sorting a vocabulary is most of the work, so it is left out where nobody asks for it.
-"""
+"""What `request.sampling` chooses, where the logits are: for a whole batch, without a wait for the host."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Integral
@@ -247,7 +247,7 @@ class InferenceEngine:
             self._require_step(sessions, missing=(1,))
             return self.decode_step(sessions)
 
-    def _require_step(self, sessions: Sequence[InferenceSession], missing: Container[int]) -> None:
+    def _require_step(self, sessions: Sequence[InferenceSession], missing: Collection[int]) -> None:
         if not 0 < len(sessions) <= self.config.max_batch_size:
             raise ConfigError(f"a decode step over {len(sessions)} sessions: 1 to {self.config.max_batch_size} fit")
         require_in_step("decode", sessions, self, missing)

@@ -41,19 +41,19 @@ class End(NamedTuple):
 
 
 class Tokens(NamedTuple):
-    """Tokens that a step has made for one `SharedQueue`, as one item. None is the last one of its request."""
+    """Tokens that a step has made for one mailbox, as one item. None is the last one of its request."""
 
     new_tokens: list[NewToken]
 
 
-Item = NewTokenItem | End
+One = NewTokenItem | End
+Item = Tokens | One
 
 
 class TokenQueue:
-    """A mailbox: items in their order, for one writer and any number of readers, who sleep where there is none.
+    """A mailbox: items in their order, for one writer and one reader, who sleeps where there is none.
 
-    An interrupt of a reader that sleeps takes no item. What `SimpleQueue.get` has taken would be lost with it, so the
-    items lie beside one: what it holds only wakes.
+    An interrupt of a reader that sleeps takes no item: they lie beside a `SimpleQueue`, which only wakes.
     """
 
     def __init__(self) -> None:
@@ -71,24 +71,12 @@ class TokenQueue:
         """Let a reader look, if one sleeps or is about to."""
         self._wakes.put(None)
 
-    def put_back(self, item: Any) -> None:
-        """Let an item be the next one again."""
-        self._items.appendleft(item)
-        self.wake()
-
     def take(self) -> Any:
         """The next item; waits for it. Call it inside `bookkeeping`: only the waiting can be interrupted."""
-        slept = False
         while True:
-            try:
-                item = self._items.popleft()
-            except IndexError:
-                bookkeeping.interruptible(self._wakes.get)
-                slept = True
-                continue
-            if slept and self._items:  # one wake stands for all that lies here, and others may sleep
-                self.wake()
-            return item
+            with suppress(IndexError):
+                return self._items.popleft()
+            bookkeeping.interruptible(self._wakes.get)
 
     def take_all(self) -> list[Any]:
         """All items that are there, one or more; waits for the first. Call it as `take`."""
@@ -99,29 +87,19 @@ class TokenQueue:
         return items
 
 
-class SharedQueue(TokenQueue):
-    """The mailbox of one reader of many requests: the tokens of a step lie there as one item."""
-
-
 class LoopMailbox:
-    """One mailbox for all streams of an event loop: a wake is one call in the loop's thread, and sorts all that lies
-    here. While one is on its way there is no other. It keeps neither the loop nor a stream.
-    """
+    """One mailbox for all streams of an event loop: a wake is one call in the loop's thread, which sorts the items."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = ref(loop)
         self._items: deque[Item] = deque()
         # Of the requests that have not ended; each is its stream's, and knows the loop.
-        self._queues: WeakValueDictionary[InferenceSession, asyncio.Queue[Item]] = WeakValueDictionary()
+        self._queues: WeakValueDictionary[InferenceSession, asyncio.Queue[One]] = WeakValueDictionary()
         self._called = False
 
-    def queue_of(self, session: InferenceSession) -> asyncio.Queue[Item]:
+    def queue_of(self, session: InferenceSession) -> asyncio.Queue[One]:
         """Where the items of a request come to lie, in the loop's thread."""
         return self._queues.setdefault(session, asyncio.Queue())
-
-    def drop(self, session: InferenceSession) -> None:
-        """Nobody will read what comes of a request."""
-        self._queues.pop(session, None)
 
     def put(self, item: Item) -> None:
         self._items.append(item)
@@ -138,25 +116,23 @@ class LoopMailbox:
         self._called = False
         while self._items:
             item = self._items.popleft()
-            queue = self._queues.get(item.session)
-            if queue is not None:
-                queue.put_nowait(item)
-            if isinstance(item, End):
-                self.drop(item.session)
+            each = [NewTokenItem(*token, None) for token in item.new_tokens] if isinstance(item, Tokens) else [item]
+            for one in each:
+                if (queue := self._queues.get(one.session)) is not None:
+                    queue.put_nowait(one)
 
 
 class Stepper:
-    """A thread that steps a scheduler while there is work, and what others have left for it.
+    """A thread that steps a scheduler while there is work. Read and write the attributes under `changed`.
 
-    The engine is the thread's from here to its end. The thread knows nothing of the manager, so that a manager that
-    nobody holds any more can go, and ends it. Read and write the attributes under `changed`.
+    The engine is the thread's. It knows no manager, so that a manager that nobody holds can go, and ends it.
     """
 
     def __init__(self, scheduler: OnlineScheduler) -> None:
         """Raises `EngineBusy` where another thread uses the engine, or another manager has it."""
         self.scheduler = scheduler
         self.delivery = scheduler.engine.delivery  # the stepping thread's alone, as `pending` is
-        self.pending: list[tuple[Mailbox, Item | Tokens]] = []  # made by the last step, and not delivered yet
+        self.pending: list[tuple[Mailbox, Item]] = []  # made by the last step, and not delivered yet
         # Guards what follows. Its lock is reentrant: a garbage collection may call cancel, for a stream that is gone,
         # in a thread that holds it. So cancel only ever appends to a list; nothing here iterates over that one.
         self.changed = threading.Condition()
@@ -187,15 +163,14 @@ class Stepper:
             while self._wait_for_work():
                 self._step()
             self.scheduler.engine.settle()
-            self._prepare(self.scheduler.take_new_tokens())
-            self._deliver()
         except BaseException as error:  # whatever it is, the readers must hear of it
             self.failure = error
-            with suppress(Exception):  # it may be what has failed
-                made = self.scheduler.take_new_tokens()  # in the step, before it failed
-                self.scheduler.failed.clear()  # they hear of what has ended all
-                self._prepare([token for token in made if token[0].finish_reason is None])
-                self._deliver()
+            self.scheduler.failed.clear()  # they hear of what has ended all
+        try:
+            self._prepare(self.scheduler.take_new_tokens())
+            self._deliver()
+        except BaseException as error:
+            self.failure = self.failure or error
         with self.changed:
             self.closing = True
         for session in list(self.mailboxes):
@@ -231,10 +206,9 @@ class Stepper:
         return not self.closing or (self.drain and self.scheduler.has_work)
 
     def _step(self) -> None:
-        """One step. What it has made is delivered in the next one, when the device has work and the host waits.
+        """One step. What it has made is delivered in the next one, when the device has work and the host waits anyway.
 
-        Readers that wake while a step is planned would take the lock from the thread that plans it. Where nothing is in
-        flight, there is nothing to wait for: then it is delivered at once.
+        Readers that wake would take Python's lock from the planning. Where nothing is in flight, it comes at once.
         """
         self._prepare(self.scheduler.step())
         if not self.pending:
@@ -243,12 +217,12 @@ class Stepper:
             self._deliver()
 
     def _prepare(self, new_tokens: list[NewToken]) -> None:
-        """Make items of a step. For a `SharedQueue`, all tokens are one item, or one between ends."""
+        """Make items of a step: all tokens for a mailbox are one, or one between ends."""
         self._deliver()  # what the step before has made, if this one has not waited
         # Which token of a request that has ended is its last one.
         last = {s: number for number, (s, _) in enumerate(new_tokens) if s.finish_reason is not None}
         pending, mailboxes = self.pending, self.mailboxes
-        together: dict[Mailbox, list[NewToken]] = {}  # shared queue -> tokens of its last item, to which more come
+        together: dict[Mailbox, list[NewToken]] = {}  # the tokens of a mailbox's last item, to which more come
         for number, token in enumerate(new_tokens):
             session, token_id = token
             if (mailbox := mailboxes.get(session)) is None:
@@ -259,11 +233,9 @@ class Stepper:
                 together.pop(mailbox, None)
             elif (tokens := together.get(mailbox)) is not None:
                 tokens.append(token)
-            elif isinstance(mailbox, SharedQueue):
+            else:
                 together[mailbox] = [token]
                 pending.append((mailbox, Tokens(together[mailbox])))
-            else:  # as NewTokenItem(...), without the call of a function written in Python
-                pending.append((mailbox, tuple.__new__(NewTokenItem, (session, token_id, None))))
         while self.scheduler.failed:
             self._prepare_end(self.scheduler.failed.pop(), LogitsError([0]))
 

@@ -9,7 +9,7 @@ import time
 from abc import abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any, TypeVar
+from typing import TypeVar
 from weakref import WeakKeyDictionary, finalize
 
 from ..checks import is_count, is_within, require, require_a, shown
@@ -21,7 +21,7 @@ from ..request.session import InferenceSession, Prompt
 from ..request.text import StreamedToken, TextDecoder
 from .rules import require_own
 from .scheduler import OnlineScheduler
-from .stepper import End, Item, LoopMailbox, NewTokenItem, SharedQueue, Stepper, TokenQueue, Tokens
+from .stepper import End, Item, LoopMailbox, One, Stepper, TokenQueue, Tokens
 
 T = TypeVar("T")
 Read = tuple[InferenceSession, StreamedToken | LogitsError]
@@ -47,75 +47,12 @@ class BlockingReader(Iterator[T]):
     def _next(self) -> T: ...
 
 
-class Stream:
-    """The reader's end of one request. Held, it keeps its manager; if nobody holds it, the request is cancelled.
-
-    After the tokens, a reader gets `LogitsError` where the model gave no numbers to choose a token by, and
-    `SchedulerClosed` where an exception has ended the stepping thread.
-    """
-
-    _over: type[Exception]  # what ends an iteration
-
-    def __init__(self, manager: SchedulerManager, session: InferenceSession, queue: Any) -> None:
-        super().__init__()
-        self.session = session
-        self._manager, self._queue = manager, queue
-        self._streamed = TextDecoder(manager.scheduler.engine.pieces).token
-
-    def _token(self, item: Item) -> StreamedToken:
-        if isinstance(item, End):
-            item.require_well()
-            raise self._over
-        token = self._streamed(item.token_id, item.finish_reason)
-        self.session.times.read.append(time.perf_counter())
-        return token
-
-    def cancel(self) -> None:
-        """Stop the request. Tokens that are there already can still be read."""
-        self._manager.cancel(self.session)
-
-    def __del__(self) -> None:
-        self.cancel()
-
-
-class TokenStream(Stream, BlockingReader[StreamedToken]):
-    """The stream of one request for threads: iterate over it."""
-
-    _over = StopIteration
-
-    def _next(self) -> StreamedToken:
-        item = self._queue.take()
-        if isinstance(item, End):
-            self._queue.put_back(item)  # it stays ended, for every reader
-        return self._token(item)
-
-
-class AsyncTokenStream(Stream, AsyncIterator[StreamedToken]):
-    """The stream of one request for coroutines: `async for token in stream`. `RequestError` in another event loop."""
-
-    _over = StopAsyncIteration
-
-    def __init__(self, manager: SchedulerManager, session: InferenceSession, queue: asyncio.Queue[Item]) -> None:
-        super().__init__(manager, session, queue)
-        self._loop = asyncio.get_running_loop()
-
-    async def __anext__(self) -> StreamedToken:
-        if asyncio.get_running_loop() is not self._loop:
-            raise RequestError("the stream is another event loop's: read it where `submit_async` was called")
-        item = await self._queue.get()
-        try:
-            return self._token(item)
-        except BaseException:
-            self._queue.put_nowait(item)  # it stays ended, for every reader
-            raise
-
-
 class TokenReader(BlockingReader[list[Read]]):
     """Reads all the requests that are submitted by it, in one thread: iterate over it.
 
     Each item is what has come since the last one: a list of sessions, each with a token, or with the `LogitsError` that
-    ended it. The iteration ends when no request is left; after a further `submit` it can go on. Otherwise it is as a
-    `Stream` of all of them.
+    ended it. The iteration ends when no request is left; after a further `submit` it can go on. After the tokens comes
+    `SchedulerClosed` where the stepping thread has failed. The requests of a reader that nobody holds are cancelled.
     """
 
     def __init__(self, manager: SchedulerManager) -> None:
@@ -123,7 +60,7 @@ class TokenReader(BlockingReader[list[Read]]):
         # `TextDecoder.token` of each request that has not ended.
         self._requests: dict[InferenceSession, Callable[..., StreamedToken]] = {}
         require_a(SchedulerManager, manager, "manager")
-        self._manager, self._queue = manager, SharedQueue()
+        self._manager, self._queue = manager, TokenQueue()
         self.cancel = manager.cancel
         self._failure: SchedulerClosed | None = None  # which comes after all tokens, and to whoever asks again
 
@@ -132,15 +69,14 @@ class TokenReader(BlockingReader[list[Read]]):
     ) -> InferenceSession:
         """Queue a request; its tokens come with the others'. Any thread may; see `SchedulerManager.submit`."""
         session = self._manager.new_session(prompt, params, scheduled)
-
-        def begin() -> InferenceSession:
-            self._requests[session] = TextDecoder(self._manager.scheduler.engine.pieces).token
-            return session
-
         try:
-            return self._manager.accept(session, self._queue, begin)
-        except BaseException:
+            with bookkeeping:
+                self._requests[session] = TextDecoder(self._manager.scheduler.engine.pieces).token
+                self._manager.queue(session, self._queue)
+                return session
+        except BaseException:  # an interrupt, say: nobody has got the session
             self._requests.pop(session, None)
+            self.cancel(session)
             raise
 
     def _next(self) -> list[Read]:
@@ -158,48 +94,92 @@ class TokenReader(BlockingReader[list[Read]]):
                 session.times.read.append(now)
         return read
 
-    def _take(self, item: Item | Tokens, read: list[Read]) -> None:
+    def _take(self, item: Item, read: list[Read]) -> None:
         """Add what an item is to the reader: nothing, if its request has ended."""
-        requests = self._requests
-        if isinstance(item, Tokens):
-            for session, token_id in item.new_tokens:
-                if (streamed := requests.get(session)) is not None:
-                    read.append((session, streamed(token_id)))
-        elif isinstance(item, NewTokenItem):
-            if (streamed := requests.get(item.session)) is not None:
-                read.append((item.session, streamed(item.token_id, item.finish_reason)))
-        elif requests.pop(item.session, None) is not None:
-            try:
-                item.require_well()
-            except LogitsError as error:
-                read.append((item.session, error))
-            except SchedulerClosed as error:  # the thread that steps has ended, and with it every request
-                self._failure = error
-                requests.clear()
+        if isinstance(item, End):
+            if self._requests.pop(item.session, None) is not None:
+                self._end(item, read)
+            return
+        for session, token_id, *reason in item.new_tokens if isinstance(item, Tokens) else [item]:
+            if (streamed := self._requests.get(session)) is not None:
+                read.append((session, streamed(token_id, *reason)))
+
+    def _end(self, end: End, read: list[Read]) -> None:
+        try:
+            end.require_well()
+        except LogitsError as error:
+            read.append((end.session, error))
+        except SchedulerClosed as error:  # the thread that steps has ended, and with it every request
+            self._failure = error
+            self._requests.clear()
 
     def __del__(self) -> None:
         for session in list(self._requests):
             self._manager.cancel(session)
 
 
+class TokenStream(BlockingReader[StreamedToken]):
+    """The stream of one request, for one thread. `LogitsError` comes where no token could be chosen."""
+
+    def __init__(self, reader: TokenReader, session: InferenceSession) -> None:
+        super().__init__()
+        self.session = session
+        self._reader = reader
+        self._tokens: deque[StreamedToken | LogitsError] = deque()
+
+    def _next(self) -> StreamedToken:
+        if not self._tokens:
+            self._tokens.extend(token for _, token in next(self._reader))
+        token = self._tokens.popleft()
+        if isinstance(token, LogitsError):
+            raise token
+        return token
+
+    def cancel(self) -> None:
+        """Stop the request. Tokens that are there already can still be read."""
+        self._reader.cancel(self.session)
+
+
+class AsyncTokenStream(AsyncIterator[StreamedToken]):
+    """A `TokenStream` for coroutines: `async for token in stream`. `RequestError` in another event loop."""
+
+    def __init__(self, manager: SchedulerManager, session: InferenceSession, queue: asyncio.Queue[One]) -> None:
+        self.session = session
+        self._manager, self._queue, self._loop = manager, queue, asyncio.get_running_loop()
+        self._streamed = TextDecoder(manager.scheduler.engine.pieces).token
+
+    async def __anext__(self) -> StreamedToken:
+        if asyncio.get_running_loop() is not self._loop:
+            raise RequestError("the stream is another event loop's: read it where `submit_async` was called")
+        item = await self._queue.get()
+        if isinstance(item, End):
+            self._queue.put_nowait(item)  # it stays ended, for every reader
+            item.require_well()
+            raise StopAsyncIteration
+        token = self._streamed(item.token_id, item.finish_reason)
+        self.session.times.read.append(time.perf_counter())
+        return token
+
+    def cancel(self) -> None:
+        """Stop the request. Tokens that are there already can still be read."""
+        self._manager.cancel(self.session)
+
+    def __del__(self) -> None:
+        self.cancel()
+
+
 class SchedulerManager:
     """A thread that steps a scheduler while there is work. Any thread may submit, read and cancel.
 
-    Until `close` the engine is that thread's: whoever else computes with it gets `EngineBusy`. If a step raises, that
-    ends it: every request is cancelled, every reader gets `SchedulerClosed`, and so does who submits. A manager that
-    nobody holds any more is closed.
+    Until `close` the engine is that thread's: others get `EngineBusy`. If a step raises, every request is cancelled,
+    and every reader, and who submits, gets `SchedulerClosed`. A manager that nobody holds is closed.
     """
 
     def __init__(self, scheduler: OnlineScheduler, *, max_waiting: int | None = 1024) -> None:
-        """max_waiting: most requests in the queue, those that are being computed not counted; None is no limit.
-
-        Raises `EngineBusy` for an engine that another thread uses, or that has a manager.
-        """
+        """max_waiting: most requests in the queue, or None. Raises `EngineBusy` where another thread has the engine."""
         require_a(OnlineScheduler, scheduler, "scheduler")
-        require(
-            max_waiting is None or is_count(max_waiting),
-            f"max_waiting is {shown(max_waiting)}: give 1 or more, or None",
-        )
+        known = max_waiting is None or is_count(max_waiting)
+        require(known, f"max_waiting is {shown(max_waiting)}: give 1 or more, or None")
         self.scheduler, self.max_waiting = scheduler, max_waiting
         with bookkeeping:
             self._stepper = Stepper(scheduler)
@@ -209,13 +189,12 @@ class SchedulerManager:
     def submit(
         self, prompt: Prompt, params: SamplingParams | None = None, scheduled: float | None = None
     ) -> TokenStream:
-        """Queue a request; returns the stream of its tokens.
+        """Queue a request; returns the stream of its tokens. scheduled: when it arrived (`perf_counter`), if not now.
 
-        scheduled: when it was to arrive (`time.perf_counter`), if that is not now: waiting counts from there.
         Raises `RequestError` for a request that can never be served, `QueueFull`, and `SchedulerClosed`.
         """
-        session, queue = self.new_session(prompt, params, scheduled), TokenQueue()
-        return self.accept(session, queue, lambda: TokenStream(self, session, queue))
+        reader = TokenReader(self)
+        return TokenStream(reader, reader.submit(prompt, params, scheduled))
 
     def submit_async(
         self, prompt: Prompt, params: SamplingParams | None = None, scheduled: float | None = None
@@ -227,7 +206,13 @@ class SchedulerManager:
             raise RequestError("no event loop runs here: call submit_async in a coroutine, or submit") from None
         mailbox = self._of_loops.setdefault(loop, LoopMailbox(loop))  # all streams of a loop share it
         session = self.new_session(prompt, params, scheduled)
-        return self.accept(session, mailbox, lambda: AsyncTokenStream(self, session, mailbox.queue_of(session)))
+        stream = AsyncTokenStream(self, session, mailbox.queue_of(session))
+        try:
+            self.queue(session, mailbox)
+            return stream
+        except BaseException:  # an interrupt, say: nobody has got the stream
+            stream.cancel()
+            raise
 
     def new_session(
         self, prompt: Prompt, params: SamplingParams | None = None, scheduled: float | None = None
@@ -238,20 +223,10 @@ class SchedulerManager:
         session.times.submitted = submitted
         return session
 
-    def accept(self, session: InferenceSession, mailbox: Mailbox, make: Callable[[], T]) -> T:
-        """Make the reader of a session of `new_session`, and queue the session, whose items go to a mailbox."""
-        try:
-            with bookkeeping:
-                reader = make()
-                self._queue(session, mailbox)
-                return reader
-        except BaseException:  # an interrupt, say: nobody has got the reader
-            self.cancel(session)
-            raise
-
-    def _queue(self, session: InferenceSession, mailbox: Mailbox) -> None:
+    def queue(self, session: InferenceSession, mailbox: Mailbox) -> None:
+        """Queue a session of `new_session`, whose items go to a mailbox. Raises as `submit`."""
         stepper = self._stepper
-        with stepper.changed:
+        with bookkeeping, stepper.changed:
             if stepper.closing:
                 raise SchedulerClosed("the scheduler is closed: make a new SchedulerManager") from stepper.failure
             waiting = len(stepper.new) + len(self.scheduler.waiting)
@@ -275,10 +250,7 @@ class SchedulerManager:
                 self._stepper.changed.notify()
 
     def close(self, drain: bool = False) -> None:
-        """End the thread, and wait until it has ended; any thread may, more than once.
-
-        drain: first let the requests run to their end; else, also in a second call, they are cancelled.
-        """
+        """End the thread, and wait for that; any thread may, more than once. drain: let the requests end first."""
         self._stepper.end(drain)
         if threading.current_thread() is self._stepper.thread:
             return  # an admission policy, say, closes: the thread ends after this step

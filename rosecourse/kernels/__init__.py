@@ -30,30 +30,6 @@ else:
     Folded = FusedLinears = Head = folded = None  # type: ignore[assignment, misc]
     kv_append_by_table = kv_append_triton = kv_append_triton_full_batch = TritonAttention = None  # type: ignore[assignment, misc]
 
-__all__ = [
-    "TRITON_AVAILABLE",
-    "AppendingAttention",
-    "EarlyAttention",
-    "Folded",
-    "FusedLinears",
-    "Head",
-    "PagedAttention",
-    "ReferenceAttention",
-    "SparseAttention",
-    "TritonAttention",
-    "add_norm_on",
-    "appending_attention_for",
-    "choose",
-    "folded",
-    "fused_linears_for",
-    "kv_append_by_table",
-    "kv_append_triton",
-    "kv_append_triton_full_batch",
-    "paged_attention_for",
-    "to_host_on",
-    "triton_runs_on",
-]
-
 
 class PagedAttention(Protocol):
     """Attention of a decode step: planned once for the step, run once for each layer (FlashInfer's two calls)."""
@@ -65,21 +41,15 @@ class PagedAttention(Protocol):
         """Attention of one layer: q and the result [B, H, D], k_new and v_new [B, H_kv, D]."""
 
 
-AddNorm = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, float], tuple[torch.Tensor, torch.Tensor]]
-
-
 def paged_attention_for(kv: KVPool, num_heads: int) -> PagedAttention:
-    """The implementation for the device and dtype of a cache: chosen once, when an engine is built.
-
-    num_heads: of q, a multiple of the K and V heads of the cache.
-    """
+    """The implementation for the device and dtype of a cache, and for so many heads of q."""
     if kv.device.type == "cuda" and TRITON_AVAILABLE:
         return TritonAttention(kv)
     sparse = kv.device.type == "cpu" and kv.k_layers[0].dtype == torch.float32
     return SparseAttention(kv, num_heads) if sparse else ReferenceAttention(kv)
 
 
-def add_norm_on(device: torch.device) -> AddNorm:
+def add_norm_on(device: torch.device) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
     """The fastest way on a device: `reference.add_norm`, or the same in one kernel."""
     return add_norm if device.type == "cuda" and TRITON_AVAILABLE else reference.add_norm
 
@@ -100,8 +70,5 @@ def to_host_on(device: torch.device) -> Callable[[torch.Tensor, torch.Tensor], N
 
 
 def triton_runs_on(device: torch.device) -> bool:
-    """Whether Triton kernels can be launched: natively on CUDA, or anywhere through the interpreter.
-
-    The interpreter has to be asked for, with TRITON_INTERPRET=1, before Triton is imported.
-    """
+    """Whether Triton kernels can be launched: on CUDA, or where TRITON_INTERPRET=1 was set before Triton came."""
     return TRITON_AVAILABLE and (device.type == "cuda" or INTERPRETED)

@@ -1,19 +1,13 @@
-"""The Triton kernel that adds to a residual stream and normalises the sum: one program per token.
-
-(Apex, FasterTransformer and Liger have kernels like it.)
-"""
+"""The Triton kernel that adds to a residual stream and normalises the sum: one program per token."""
 
 from __future__ import annotations
-
-from functools import cache
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from .compile import Dtypes, compiled
-from .launch import Launch
+from .compile import compiled
 
 
 @triton.jit(do_not_specialize_on_alignment=["weight_ptr", "bias_ptr"])
@@ -39,21 +33,13 @@ def _add_norm_kernel(
     tl.store(normed_ptr + row + c, normed.to(normed_ptr.dtype.element_ty), mask=inside)
 
 
-@cache
-def _launch(dtypes: Dtypes, C: int, rms: bool, aligned: bool, device: torch.device) -> Launch:
-    """A binary belongs to one device."""
-    constants = {"C": C, "BLOCK_C": triton.next_power_of_2(C), "RMS": rms}
-    return compiled(_add_norm_kernel, [*dtypes, 1.0], aligned=aligned, **constants)
-
-
 def add_norm(x: Tensor, delta: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> tuple[Tensor, Tensor]:
-    """The same as `reference.add_norm`: x + delta, rounded to their dtype, and the norm of that, both [N, C].
-
-    All tensors are contiguous.
-    """
+    """`reference.add_norm` of contiguous tensors: x + delta, rounded to their dtype, and its norm, both [N, C]."""
     total, normed = torch.empty_like(x), torch.empty_like(x)
     tensors = (x, delta, weight, weight if bias is None else bias, total, normed)
     aligned = (x.data_ptr() | delta.data_ptr()) % 16 == 0
-    launch = _launch(tuple([tensor.dtype for tensor in tensors]), x.shape[1], bias is None, aligned, x.device)
+    C = x.shape[1]
+    arguments, constants = (*[tensor.dtype for tensor in tensors], 1.0), (C, triton.next_power_of_2(C), bias is None)
+    launch = compiled(_add_norm_kernel, arguments, constants, x.device, aligned=aligned)
     launch((len(x), 1, 1), *tensors, eps)
     return total, normed

@@ -1,15 +1,13 @@
 """The Triton kernel of paged decode attention that also appends: it has the new K and V in its registers.
 
 One program per session and K and V head. The query heads that share it are the rows of a product on the tensor cores,
-which take 16 of them; so grouped-query attention costs no more reads. Where there are few programs and contexts may be
-long, several share a context, and a second kernel puts their parts together: that is Flash-Decoding (Dao et al., 2023).
-The order of the sums depends on the shapes alone.
+which take 16. Where there are few programs, several share a context, and a second kernel puts their parts together:
+Flash-Decoding (Dao et al., 2023). The order of the sums depends on the shapes alone.
 """
 
 from __future__ import annotations
 
 from functools import cache, partial
-from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -19,7 +17,7 @@ from ..models.shape import Rotary
 from .compile import Dtypes, compiled
 from .dependent_launch import depend
 from .launch import Launch
-from .reference import ByLayer, Size, group_size
+from .reference import ByLayer
 
 LOG2_E = 1.4426950408889634
 TILE = 32  # context positions that a program reads at a time, at most
@@ -29,24 +27,6 @@ ENOUGH = 128  # programs: so many keep a GPU busy
 MOST_SPLITS = 8  # of a context
 AS_THEY_ARE = Rotary()
 LARGE_TILE = 8192  # bytes of K, or of V: of larger ones fewer fit into the 99 KB of shared memory that small GPUs have
-
-
-class Form(NamedTuple):
-    """What the kernel is compiled for, beside the types of its tensors."""
-
-    H: int  # K and V heads
-    GROUP: int  # query heads for each of them
-    D: int
-    BLOCK_SIZE: int
-    MAX_BLOCKS: int  # of a table row
-    SPLITS: int  # of a context
-    TILE: int
-    ROW: int  # a power of two that MAX_BLOCKS fits into; 0 where the table is read at each position
-    FLOAT32: bool  # whether products are in float32, whatever the cache holds
-    PDL: bool = False  # whether the kernel may start before the one before it has ended
-    ROTARY: bool = False  # whether q and k are turned by their position
-    NORM: bool = False  # whether each head of q and k has an RMS norm
-    EPS: float = 0.0  # of that
 
 
 @triton.jit
@@ -125,6 +105,8 @@ def _attend_and_append_kernel(
     ROTARY: tl.constexpr, NORM: tl.constexpr, EPS: tl.constexpr,
     ROWS: tl.constexpr, BLOCK_D: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
+    # ROW: a power of two that MAX_BLOCKS fits into; 0 where the table is read at each position. FLOAT32: products are
+    # in float32, whatever the cache holds.
     b, h, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     g, d, t, i = tl.arange(0, ROWS), tl.arange(0, BLOCK_D), tl.arange(0, TILE), tl.arange(0, max(ROW, 1))
     table_row = table_ptr + b * table_stride
@@ -192,34 +174,36 @@ def _combine_kernel(parts_ptr, out_ptr, scale, D: tl.constexpr, SPLITS: tl.const
     tl.store(out_ptr + head * D + d, out.to(out_ptr.dtype.element_ty), mask=d < D)
 
 
-def form_of(
-    sizes: tuple[Size, ...], max_blocks: int, splits: int, float32: bool, pdl: bool = False, *turn: Any
-) -> Form:
-    """sizes: those that `group_size` takes, which refuses some of them. splits: a power of two. turn: ROTARY to EPS."""
-    (_, D), (_, H, block_size, _) = sizes[:2]
+@cache
+def _launch(
+    dtypes: Dtypes,
+    H: int,
+    k_layer: torch.Size,
+    max_blocks: int,
+    splits: int,
+    turn: tuple[bool, bool, float],
+    pdl: bool,
+    aligned: bool,
+    device: torch.device,
+) -> Launch:
+    """The kernel for tensors of these types; before the last two are four strides and the scale. For one device.
+
+    H: heads of q. k_layer: the size of a layer's K. splits: of a context, a power of two. turn: ROTARY, NORM and EPS.
+    """
+    _, H_kv, block_size, D = k_layer
     # A tile must lie in one block if its block is to be read off the row: else it is looked up for each position.
     fitting = min(TILE, block_size & -block_size)  # the largest power of two that divides a block
     by_row = fitting >= LEAST and max_blocks <= LONGEST_ROW
     tile, row = (fitting, triton.next_power_of_2(max_blocks)) if by_row else (TILE, 0)
-    return Form(H, group_size(*sizes), D, block_size, max_blocks, splits, tile, row, float32, pdl, *turn)
-
-
-@cache
-def _launch(dtypes: Dtypes, form: Form, aligned: bool, device: torch.device) -> Launch:
-    """The kernel for tensors of these types; before the last two are four strides and the scale. For one device."""
-    rows, block_d = (max(LEAST, triton.next_power_of_2(size)) for size in (form.GROUP, form.D))
-    stages = 4 if form.TILE * block_d * dtypes[1].itemsize <= LARGE_TILE else 2  # tiles on their way, and one more
-    constants = {**form._asdict(), "ROWS": rows, "BLOCK_D": block_d, "STAGES": stages}
+    rows, block_d = (max(LEAST, triton.next_power_of_2(size)) for size in (H // H_kv, D))
+    stages = 4 if tile * block_d * dtypes[1].itemsize <= LARGE_TILE else 2  # tiles on their way, and one more
+    float32 = dtypes[1] == torch.float32 or (dtypes[1] == torch.bfloat16 and device.type == "cpu")  # interpreted
     # One waits for nobody; float32 has no tensor cores and needs more registers, and so do large heads.
-    warps = 4 if form.FLOAT32 else 1 + (block_d >= 128)
-    arguments: list[torch.dtype | int | float] = [*dtypes[:-2], 0, 0, 0, 0, 1.0, *dtypes[-2:]]
-    return compiled(_attend_and_append_kernel, arguments, warps, form.PDL, aligned, **constants)
-
-
-@cache
-def _launch_combine(dtype: torch.dtype, D: int, splits: int, device: torch.device) -> Launch:
-    block_d = triton.next_power_of_2(D)
-    return compiled(_combine_kernel, [torch.float32, dtype, 1.0], 1, D=D, SPLITS=splits, BLOCK_D=block_d)
+    warps = 4 if float32 else 1 + (block_d >= 128)
+    shape = (H_kv, H // H_kv, D, block_size, max_blocks, splits, tile, row)
+    arguments = (*dtypes[:-2], 0, 0, 0, 0, 1.0, *dtypes[-2:])
+    constants = (*shape, float32, pdl, *turn, rows, block_d, stages)
+    return compiled(_attend_and_append_kernel, arguments, constants, device, warps, pdl, aligned)
 
 
 def splits_for(programs: int, longest: int) -> int:
@@ -240,32 +224,30 @@ def attend_and_append(
     rotary: Rotary = AS_THEY_ARE,
     pdl: bool = False,
 ) -> torch.Tensor:
-    """The same as `paged_attention.paged_attention_decode`, with the same tensors; this one appends as well.
+    """`paged_attention.paged_attention_decode`, with the same tensors, which appends as well.
 
-    k_new[b] and v_new[b] get to position context_lens[b] of session b, whose block is there and its own alone.
-    rotary: what becomes of the heads of q and k_new first.
-
-    pdl: whether the kernel may start before the one before it has ended (compute capability 9 and up). Block tables and
-    context_lens must be older than that one then.
+    k_new[b] and v_new[b] get to position context_lens[b] of session b, whose block is its own alone. rotary: what
+    becomes of the heads of q and k_new first. pdl: see `compiled`; block tables and context_lens are older than the
+    kernel before then.
     """
     B, H, D = q.shape
-    sizes = (H, D), k_layer.shape, v_layer.shape, k_new.shape[1:], v_new.shape[1:]
-    splits = splits_for(B * k_new.shape[1], max_context_len)
-    float32 = k_layer.dtype == torch.float32 or (k_layer.dtype == torch.bfloat16 and not q.is_cuda)  # interpreted
+    H_kv = k_new.shape[1]
+    splits = splits_for(B * H_kv, max_context_len)
     turn = rotary.rotations is not None, rotary.gains is not None, rotary.eps
-    form = form_of(sizes, block_table.shape[1], splits, float32, pdl, *turn)
     out = q.new_empty(B, H, D)
     parts = q.new_empty((B, H, splits, D + 2) if splits > 1 else 0, dtype=torch.float32)
     tensors = (q, k_layer, v_layer, block_table, context_lens, k_new, v_new, out, parts)
     more = tuple([out if part is None else part for part in rotary[:2]])
     aligned = (k_layer.data_ptr() | v_layer.data_ptr()) % 16 == 0
     dtypes = tuple([tensor.dtype for tensor in (*tensors, *more)])
-    launch = _launch(dtypes, form, aligned, q.device)
+    launch = _launch(dtypes, H, k_layer.shape, block_table.shape[1], splits, turn, pdl, aligned, q.device)
     strides = q.stride(0), k_new.stride(0), v_new.stride(0), block_table.stride(0)
     scale = LOG2_E * D**-0.5
-    launch((B, form.H, splits), *tensors, *strides, scale, *more)
+    launch((B, H_kv, splits), *tensors, *strides, scale, *more)
     if splits > 1:
-        _launch_combine(out.dtype, D, splits, q.device)((B * H, 1, 1), parts, out, scale)
+        constants = (D, splits, triton.next_power_of_2(D))
+        combine = compiled(_combine_kernel, (torch.float32, out.dtype, 1.0), constants, q.device, 1)
+        combine((B * H, 1, 1), parts, out, scale)
     return out
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from .compile import Dtypes, compiled
-from .launch import Launch
+from .compile import compiled
 
 TILE = 8192  # logits that a program reads at a time
 WARPS = 16  # of a program: there are only as many programs as rows
@@ -40,24 +37,19 @@ def _choose_kernel(
     tl.store(lens_ptr + b, tl.load(lens_ptr + b) + tl.load(live_ptr + b))
 
 
-@cache
-def _launch(dtypes: Dtypes, stride: int, read: int, V: int, aligned: bool, device: torch.device) -> Launch:
-    """A binary belongs to one device."""
-    constants = {"STRIDE": stride, "READ": read, "V": V, "TILE": min(TILE, triton.next_power_of_2(V))}
-    return compiled(_choose_kernel, dtypes, WARPS, aligned=aligned, **constants)
-
-
 def choose(logits: Tensor, live: Tensor, token_ids: Tensor, context_lens: Tensor) -> Tensor:
     """The most probable token of each row, int64 [B], or -1 where `sampling.argmax` finds none, too.
 
-    logits: [B, V], rows any stride apart. token_ids, int64 [B], becomes these tokens, and 0 for -1; live, int64 [B], is
-    added to context_lens, int64 [B].
+    logits: [B, V], rows any stride apart. token_ids, int64 [B], becomes these tokens, and 0 for -1; live is added to
+    context_lens, both int64 [B].
     """
     tokens = torch.empty_like(token_ids)
     tensors = (logits, live, tokens, token_ids, context_lens)
     dtypes = tuple([tensor.dtype for tensor in tensors])
     aligned = logits.data_ptr() % 16 == 0
-    launch = _launch(dtypes, logits.stride(0), _read(logits), logits.shape[1], aligned, logits.device)
+    V = logits.shape[1]
+    constants = (logits.stride(0), _read(logits), V, min(TILE, triton.next_power_of_2(V)))
+    launch = compiled(_choose_kernel, dtypes, constants, logits.device, WARPS, aligned=aligned)
     launch((len(logits), 1, 1), *tensors)
     return tokens
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -23,31 +23,30 @@ NO_DRIVER = (
 )
 
 
+@cache
 def compiled(
     kernel: Any,
-    arguments: Sequence[torch.dtype | int | float],
+    arguments: tuple[torch.dtype | int | float, ...],
+    constants: tuple[int | float, ...],
+    device: torch.device,
     num_warps: int = 4,
     launch_pdl: bool = False,
     aligned: bool = True,
-    **constants: int,
 ) -> Launch:
-    """A kernel compiled once for arguments of these types.
+    """A kernel compiled once for arguments of these types, without the JIT's look at each argument of each call.
 
-    arguments: for a tensor its dtype, for a number any number of its type. num_warps: of a program. launch_pdl: whether
-    it may start before the kernel before it has ended, and waits for that itself (compute capability 9 and up).
-    aligned: whether the tensors begin at addresses that allow wide reads; if not, the kernel is left to the JIT, which
-    makes another binary, of narrower reads. constants: as for `Launch`, by name.
-
-    A JIT looks at each argument of each call (its type, whether it is 1 or divisible by 16) to find the binary for it.
-    Where one binary serves all, because the kernel asks for no specialisation of what may change, the look can be
-    saved.
+    arguments: for a tensor its dtype, for a number any number of its type. constants: as for `Launch`. device: a
+    binary belongs to one. num_warps: of a program. launch_pdl: whether it may start before the kernel before it has
+    ended (compute capability 9 and up). aligned: whether the tensors begin at addresses that allow wide reads; if not,
+    the kernel is left to the JIT.
     Raises `ConfigError` where there is no device to compile for.
     """
     if aligned and isinstance(kernel, triton.JITFunction):  # the interpreter compiles nothing
+        named = dict(zip(kernel.arg_names[-len(constants) :], constants, strict=True))
         options = {"launch_pdl": True} if launch_pdl else {}
         try:
-            kernel = kernel.warmup(*arguments, grid=(1,), num_warps=num_warps, **options, **constants)
+            kernel = kernel.warmup(*arguments, grid=(1,), num_warps=num_warps, **options, **named)
         except RuntimeError as error:
             require("active drivers" not in str(error), NO_DRIVER)
             raise
-    return Launch(kernel, tuple(constants.values()))
+    return Launch(kernel, constants)

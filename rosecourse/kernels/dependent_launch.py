@@ -1,8 +1,4 @@
-"""Programmatic dependent launch: a kernel may start before the one before it has ended, and waits for that itself.
-
-What a kernel needs from elsewhere (weights, what is two kernels old) can be on its way by then. CUDA's programming
-guide describes it; FlashInfer and TensorRT-LLM launch their decode kernels so.
-"""
+"""Programmatic dependent launch (CUDA): a kernel starts before the one before has ended, and waits for that itself."""
 
 from __future__ import annotations
 

@@ -1,26 +1,21 @@
-"""The five operations of a transformer layer around small matrix products, each one Triton kernel.
-
-What goes from one to the next is a `Stream`: the rows, and what the kernel that wrote them knows of each tile of them.
-"""
+"""The five operations of a transformer layer around small matrix products, each one Triton kernel."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 import triton
 from torch import Tensor
 
-from ..checks import require
 from .compile import compiled
 from .ends import choose_of_tiles_kernel, embed_kernel, head_kernel
-from .launch import Launch
+from .launch import Grid
 from .linear import linear_kernel
-from .tiles import MOST_ROWS, Tiles, shared_memory_of, tiles_for
+from .tiles import MOST_ROWS, shared_memory_of, tiles_for
 
-DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 COUNTERS = 4096  # tiles of a product that come in parts
 MULTIPLE = 256  # rows of logits begin at multiples of so many numbers
 
@@ -37,7 +32,7 @@ class Stream:
 class Folded(NamedTuple):
     """A norm and a linear map as one: norm(x) @ w.T + b = (x @ weight.T - mean(x) * colsum) / std(x) + bias.
 
-    An RMS norm takes no mean off: norm(x) @ w.T + b = x @ weight.T / rms(x) + bias.
+    For an RMS norm x @ weight.T / rms(x) + bias.
     """
 
     weight: Tensor  # [out, in], in the dtype of the model
@@ -65,8 +60,8 @@ def folded(
 ) -> Folded:
     """Fold the gain and the bias of a norm [in] into the linear map after it: weight [in, out], bias [out].
 
-    None is a gain of 1, or a bias of 0. Sums are in float32, and in float64 for a model in float32.
-    gated: the first half of the outputs are gates, the second what they are multiplied by; they are put side by side.
+    None is a gain of 1, or a bias of 0. gated: the first half of the outputs are gates; each comes beside what it
+    multiplies.
     """
     wide = torch.float64 if weight.dtype == torch.float32 else torch.float32
     product = weight.to(wide)
@@ -93,8 +88,7 @@ class FusedLinears:
 
     def __init__(self, device: torch.device, dtype: torch.dtype, pdl: bool = False) -> None:
         """pdl: whether a kernel may start before the one before it has ended (compute capability 9 and up)."""
-        require(dtype in DTYPES, f"the kernels of linear maps know no {dtype}: give float16, bfloat16 or float32")
-        self.device, self.dtype, self.pdl = device, dtype, pdl
+        self.device, self.pdl = device, pdl
         self.shared_memory = shared_memory_of(device)
         self.float32 = dtype == torch.bfloat16 and device.type == "cpu"  # interpreted
         self.counters = torch.zeros(COUNTERS, dtype=torch.int32, device=device)  # each kernel leaves them at 0
@@ -104,17 +98,11 @@ class FusedLinears:
         return self._tiles(rows, weight) is not None
 
     def embed(self, token_ids: Tensor, positions: Tensor, wte: Tensor, wpe: Tensor | None) -> Stream:
-        """wte[token_ids] + wpe[positions], rounded to their dtype.
-
-        token_ids, positions: int [B]; wte [V, C]; wpe [context, C], None is nothing to add.
-        """
+        """wte[token_ids] + wpe[positions]: token_ids, positions int [B]; wte [V, C]; wpe [context, C] or None."""
         B, C = len(token_ids), wte.shape[1]
-        require(0 < B <= self.most_rows, f"{B} rows for small products: give 1 to {self.most_rows}")
         x, stats = wte.new_empty(B, C), _room_for_stats(wte, 1, B)
         tensors = (token_ids, positions, wte, wte if wpe is None else wpe, x, stats)
-        constants = (C, triton.next_power_of_2(C), wpe is not None, self.pdl)
-        launch = _launch_embed(tuple([t.dtype for t in tensors]), constants, self.device)
-        launch((B, 1, 1), *tensors, B)
+        self._run(embed_kernel, (B, 1, 1), tensors, (B,), (C, triton.next_power_of_2(C), wpe is not None))
         return Stream(x, stats, C)
 
     def norm_linear(self, x: Stream, w: Folded, eps: float, gelu: bool = False) -> Tensor:
@@ -133,27 +121,24 @@ class FusedLinears:
     def logits(self, x: Stream, w: Folded, eps: float) -> Head:
         """norm(x) @ w.T + b, where w has the vocabulary's V rows."""
         B, (V, C) = len(x.x), w.weight.shape
-        tiles = self._tiles_that_fit(B, w.weight)
+        tiles = self._tiles(B, w.weight)
         count = triton.cdiv(V, tiles.BN)
         stride = triton.cdiv(V, MULTIPLE) * MULTIPLE
         logits = x.x.new_empty(B, stride)
         best, best_ids = (x.x.new_empty(B, count, dtype=dtype) for dtype in (torch.float32, torch.int32))
         tensors = (x.x, *w[:3], x.stats, logits, best, best_ids)
-        constants = (V, stride, C, x.width, _powers(C, x.width), w.rms, self.float32)
-        launch = _launch_head(self.dtype, constants, tiles, self.pdl, self.device)
-        launch((triton.cdiv(B, tiles.BM), count, 1), *tensors, B, eps)
+        shape = (V, stride, C, x.width, _powers(C, x.width), w.rms, self.float32)
+        constants = (*shape, tiles.BM, tiles.BN, tiles.BK, tiles.stages)
+        self._run(head_kernel, (triton.cdiv(B, tiles.BM), count, 1), tensors, (B, eps), constants, tiles.warps)
         return Head(logits[:, :V], best, best_ids)
 
     def choose(self, head: Head, live: Tensor, token_ids: Tensor, context_lens: Tensor) -> Tensor:
-        """`kernels.choose` by the best of each tile: int64 [B], -1 for a row whose largest logit is not finite.
-
-        token_ids, int64 [B], becomes these tokens, and 0 for -1; live, int64 [B], is added to context_lens, int64 [B].
-        """
+        """`kernels.choose` by the best of each tile, with its arguments."""
         B, count = head.best.shape
         tokens = torch.empty_like(token_ids)
         tensors = (head.best, head.best_ids, live, tokens, token_ids, context_lens)
-        constants = (count, triton.next_power_of_2(count), head.logits.shape[1], self.pdl)
-        _launch_choose(tuple([t.dtype for t in tensors]), constants, self.device)((B, 1, 1), *tensors)
+        constants = (count, triton.next_power_of_2(count), head.logits.shape[1])
+        self._run(choose_of_tiles_kernel, (B, 1, 1), tensors, (), constants)
         return tokens
 
     def _linear(
@@ -168,71 +153,41 @@ class FusedLinears:
     ) -> tuple[Tensor, int]:
         """Launch the kernel; returns what is known of the rows of out then, if add, and of how wide tiles."""
         B, (N, K) = len(x), w.weight.shape
-        tiles = self._tiles_that_fit(B, w.weight)
+        tiles = self._tiles(B, w.weight)
         row_tiles, column_tiles = triton.cdiv(B, tiles.BM), triton.cdiv(N, tiles.BN)
         new_stats = _room_for_stats(x, column_tiles * add, B)
         parts = w.bias.new_empty(row_tiles * column_tiles * tiles.splits * tiles.BM * tiles.BN * (tiles.splits > 1))
         stats, width = (w.bias, 0) if stream is None else (stream.stats, stream.width)
         tensors = (x, *w[:3], stats, out, new_stats, parts, self.counters)
-        constants = (N, K, width, _powers(K, width), w.rms, gelu, w.gated, add, self.float32)
-        launch = _launch_linear(self.dtype, constants, tiles, self.pdl, self.device)
-        launch((row_tiles, column_tiles, tiles.splits), *tensors, B, eps)
+        shape = (N, K, width, _powers(K, width), w.rms, gelu, w.gated, add, self.float32)
+        constants = (*shape, tiles.BM, tiles.BN, tiles.BK, tiles.splits, tiles.stages)
+        self._run(linear_kernel, (row_tiles, column_tiles, tiles.splits), tensors, (B, eps), constants, tiles.warps)
         return new_stats, tiles.BN
 
-    def _tiles(self, rows: int, weight: Tensor) -> Tiles | None:
+    def _run(
+        self,
+        kernel: Any,
+        grid: Grid,
+        tensors: Sequence[Tensor],
+        numbers: tuple[Any, ...],
+        constants: tuple[int, ...],
+        warps: int = 4,
+    ) -> None:
+        arguments = (*[t.dtype for t in tensors], *[type(number)(0) for number in numbers])
+        launch = compiled(kernel, arguments, (*constants, self.pdl), self.device, warps, self.pdl)
+        launch(grid, *tensors, *numbers)
+
+    def _tiles(self, rows: int, weight: Tensor) -> Any:
+        """`Tiles`; None where none fit."""
         outputs, inputs = weight.shape
         return tiles_for(rows, inputs, outputs, weight.itemsize, self.shared_memory)
 
-    def _tiles_that_fit(self, rows: int, weight: Tensor) -> Tiles:
-        tiles = self._tiles(rows, weight)
-        require(tiles is not None, f"no tile of a matrix of {list(weight.shape)} fits into {self.shared_memory} bytes")
-        assert tiles is not None
-        return tiles
-
 
 def _room_for_stats(like: Tensor, tiles: int, B: int) -> Tensor:
-    """float32 [2, tiles, B] on the device of `like`, with room for the most rows that there can be.
-
-    The kernels read whole tiles of rows, the last one too: what is made of rows that are not there is never stored.
-    """
+    """float32 [2, tiles, B] on the device of `like`, with room for the most rows: the kernels read whole tiles."""
     return like.new_empty(2, tiles, MOST_ROWS, dtype=torch.float32)[..., :B]
 
 
 def _powers(K: int, width: int) -> int:
     """The power of two that holds the tiles of a row of K numbers; 1 where there is no norm."""
     return triton.next_power_of_2(triton.cdiv(K, width)) if width else 1
-
-
-# Constants go in the order of the kernels. A binary belongs to one device.
-
-
-@cache
-def _launch_linear(dtype: torch.dtype, shape: tuple[int, ...], tiles: Tiles, pdl: bool, device: torch.device) -> Launch:
-    names = ("N", "K", "WIDTH", "TILES2", "RMS", "GELU", "GATED", "ADD", "FLOAT32")
-    constants: dict[str, Any] = dict(zip(names, shape, strict=True))
-    constants |= {"BM": tiles.BM, "BN": tiles.BN, "BK": tiles.BK, "SPLITS": tiles.splits, "STAGES": tiles.stages}
-    f32 = torch.float32
-    arguments: list[torch.dtype | int | float] = [dtype, dtype, f32, f32, f32, dtype, f32, f32, torch.int32, 0, 1.0]
-    return compiled(linear_kernel, arguments, tiles.warps, launch_pdl=pdl, **constants, PDL=pdl)
-
-
-@cache
-def _launch_head(dtype: torch.dtype, shape: tuple[int, ...], tiles: Tiles, pdl: bool, device: torch.device) -> Launch:
-    names = ("V", "STRIDE", "K", "WIDTH", "TILES2", "RMS", "FLOAT32")
-    constants: dict[str, Any] = dict(zip(names, shape, strict=True))
-    constants |= {"BM": tiles.BM, "BN": tiles.BN, "BK": tiles.BK, "STAGES": tiles.stages}
-    f32 = torch.float32
-    arguments: list[torch.dtype | int | float] = [dtype, dtype, f32, f32, f32, dtype, f32, torch.int32, 0, 1.0]
-    return compiled(head_kernel, arguments, tiles.warps, launch_pdl=pdl, **constants, PDL=pdl)
-
-
-@cache
-def _launch_embed(dtypes: tuple[torch.dtype, ...], constants: tuple[int, ...], device: torch.device) -> Launch:
-    named: dict[str, Any] = dict(zip(("C", "BLOCK_C", "WPE", "PDL"), constants, strict=True))
-    return compiled(embed_kernel, [*dtypes, 0], launch_pdl=bool(named["PDL"]), **named)
-
-
-@cache
-def _launch_choose(dtypes: tuple[torch.dtype, ...], constants: tuple[int, ...], device: torch.device) -> Launch:
-    named: dict[str, Any] = dict(zip(("TILES", "TILES2", "V", "PDL"), constants, strict=True))
-    return compiled(choose_of_tiles_kernel, dtypes, launch_pdl=bool(named["PDL"]), **named)

@@ -19,7 +19,7 @@ class Launch:
 
     __slots__ = ("constants", "kernel")
 
-    def __init__(self, kernel: Any, constants: Sequence[int]) -> None:
+    def __init__(self, kernel: Any, constants: Sequence[int | float]) -> None:
         """constants: the kernel's `tl.constexpr` arguments, its last ones, in its order."""
         self.kernel = kernel
         self.constants = constants

@@ -1,13 +1,11 @@
 """The Triton kernel of a matrix product with few rows, and what it shares with the kernel of the logits.
 
-Decoding multiplies a handful of rows by large matrices: the time goes into reading the matrices. Each is read once,
-and what stands around the product is done on its way. The layer norm before it needs no pass of its own. With the gain
-and the bias of the norm in the matrix (`fused.folded`; TransformerLens folds norms so), norm(x) @ W.T + b is
-(x @ W'.T - mean(x) * colsum(W')) / std(x) + b': only the mean and the deviation of each row are wanted, and the kernel
-before has left those (CUTLASS hands them from product to product, too, in its example 37).
-
-They come from the kernel before because a prototype that computed them here, with Triton 3.6, made wrong logits: its
-pipelined loop gave a tile both to `tl.dot` and to other arithmetic. (Triton's issue 6691 reports the like.)
+The time goes into reading the matrix, once; what stands around the product is done on its way. The norm before it
+needs no pass of its own: with its gain and bias in the matrix (`fused.folded`), norm(x) @ W.T + b is
+(x @ W'.T - mean(x) * colsum(W')) / std(x) + b', and the kernel before has left mean and deviation of each row.
+(TransformerLens folds norms so; CUTLASS hands them from product to product in its example 37.) A prototype that
+computed them here, with Triton 3.6, made wrong logits: its pipelined loop gave a tile both to `tl.dot` and to other
+arithmetic. (Triton's issue 6691 reports the like.)
 """
 
 from __future__ import annotations

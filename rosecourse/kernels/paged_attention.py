@@ -1,23 +1,16 @@
-"""The Triton kernel of paged decode attention: one program per session and query head, an online softmax over the
-context.
+"""The Triton kernel of paged decode attention: one program per session and query head.
 
-The online softmax is Milakov and Gimelshein's (2018), as FlashAttention uses it. Reading K and V through a block table
-is vLLM's PagedAttention. With TRITON_INTERPRET=1 set before this module is imported, the kernel runs on a CPU, slowly,
-for tests.
+An online softmax over the context (Milakov and Gimelshein, 2018), which is read through a block table (vLLM).
 """
 
 from __future__ import annotations
-
-from functools import cache
-from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
-from .compile import Dtypes, compiled
-from .launch import Launch
-from .reference import ByLayer, Size, group_size
+from .compile import compiled
+from .reference import ByLayer
 
 TILE = 64  # context positions that a program reads at a time; a tile may span blocks, and a block tiles
 WARPS = 2  # of a program; more of them wait for each other at every tile (on an H200, 4 take 1.3 to 1.4 times as long)
@@ -71,18 +64,6 @@ def _paged_attn_decode_kernel(
     tl.store(out_ptr + (b * H + h) * D + d, (acc / denominator).to(out_ptr.dtype.element_ty), mask=in_head)
 
 
-@cache
-def _launch(dtypes: Dtypes, sizes: tuple[Size, ...], aligned: bool, device: torch.device) -> Launch:
-    """The kernel for tensors of these types, followed by four strides and the scale; a binary belongs to one device.
-
-    sizes: those that `group_size` takes, which refuses some of them.
-    """
-    (H, D), (_, _, block_size, _) = sizes[:2]
-    constants: dict[str, Any] = {"H": H, "GROUP": group_size(*sizes), "D": D, "BLOCK_SIZE": block_size}
-    constants |= {"TILE": TILE, "BLOCK_D": triton.next_power_of_2(D)}
-    return compiled(_paged_attn_decode_kernel, [*dtypes, 0, 0, 0, 0, 1.0], WARPS, aligned=aligned, **constants)
-
-
 def paged_attention_decode(
     q: torch.Tensor,
     k_layer: torch.Tensor,
@@ -93,18 +74,14 @@ def paged_attention_decode(
     k_new: torch.Tensor,
     v_new: torch.Tensor,
 ) -> torch.Tensor:
-    """The same as `reference.paged_attention_decode`, with its arguments, in one kernel.
-
-    q, k_new and v_new may be views of one fused projection: the heads of a session must be contiguous, sessions any
-    stride apart. k_layer and v_layer must be contiguous, block_table's rows too.
-    """
+    """`reference.paged_attention_decode` in one kernel. A session's heads, the caches and table rows are contiguous."""
     B, H, D = q.shape
     out = q.new_empty(B, H, D)
     tensors = (q, k_layer, v_layer, block_table, context_lens, k_new, v_new, out)
-    dtypes = tuple([tensor.dtype for tensor in tensors])  # a list is faster to make than a generator
-    sizes = (H, D), k_layer.shape, v_layer.shape, k_new.shape[1:], v_new.shape[1:]
+    arguments = (*[tensor.dtype for tensor in tensors], 0, 0, 0, 0, 1.0)
+    constants = (H, H // k_layer.shape[1], D, k_layer.shape[2], TILE, 1 << (D - 1).bit_length())
     aligned = (k_layer.data_ptr() | v_layer.data_ptr()) % 16 == 0
-    launch = _launch(dtypes, sizes, aligned, q.device)
+    launch = compiled(_paged_attn_decode_kernel, arguments, constants, q.device, WARPS, aligned=aligned)
     launch((B, H, 1), *tensors, q.stride(0), k_new.stride(0), v_new.stride(0), block_table.stride(0), D**-0.5)
     return out
 

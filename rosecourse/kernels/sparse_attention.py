@@ -1,8 +1,7 @@
 """Paged decode attention on a CPU: a block table is a sparsity pattern, so sparse operations read K and V in place.
 
-Row (session, head) of the score matrix has one column for each slot of the pool, and values only where its context
-lies: the scores are a sampled dense-dense product (SDDMM), their sum over V is an embedding bag, and nothing of the
-cache is copied. FlashInfer (2025) describes paged attention in the same way, over a block-sparse matrix.
+Row (session, head) of the scores, a sampled dense-dense product, has values only where its context lies; their sum
+over V is an embedding bag. (FlashInfer describes paged attention so, over a block-sparse matrix.)
 """
 
 from __future__ import annotations
@@ -12,10 +11,8 @@ from functools import partial
 
 import torch
 
-from ..errors import ConfigError
 from ..kv.pool import KVPool
-from ..models.shape import query_heads_per_kv_head
-from .reference import context_positions, context_rows, group_size, require_same_heads
+from .reference import context_positions, context_rows
 
 # torch warns of the first sparse CSR tensor of a process that they are in beta; what is used of them here is tested.
 with warnings.catch_warnings():
@@ -24,16 +21,11 @@ with warnings.catch_warnings():
 
 
 class SparseAttention:
-    """A `PagedAttention` on a CPU in float32, the only type that torch's sparse operations take.
-
-    num_heads: of q. Query heads that share a K and V head name the same rows of the cache.
-    """
+    """A `PagedAttention` on a CPU in float32, the only type that torch's sparse operations take. num_heads: of q."""
 
     def __init__(self, kv: KVPool, num_heads: int) -> None:
-        self.cache_sizes = kv.k_layers[0].shape, kv.v_layers[0].shape
-        require_same_heads(*self.cache_sizes)
         _, self.num_kv_heads, self.block_size, self.head_dim = kv.k_layers[0].shape
-        self.num_heads, self.group = num_heads, query_heads_per_kv_head(num_heads, self.num_kv_heads)
+        self.num_heads, self.group = num_heads, num_heads // self.num_kv_heads
         # Each layer as rows [num_blocks * H_kv * block_size, D]; K transposed, as the product wants it.
         self.k_columns = [k.view(-1, self.head_dim).t() for k in kv.k_layers]
         self.v_rows = [v.view(-1, self.head_dim) for v in kv.v_layers]
@@ -43,7 +35,6 @@ class SparseAttention:
         cache yet: `run` puts its score there."""
         L, B, _ = block_tables.shape
         H, H_kv, width = self.num_heads, self.num_kv_heads, max_context_len + 1
-        self.sizes = (B, H, self.head_dim), (B, H_kv, self.head_dim), (B, H_kv, self.head_dim)  # of q, k_new, v_new
         positions, mask = context_positions(context_lens, width)
         tables = block_tables[:1] if block_tables.stride(0) == 0 else block_tables  # one that all layers share
         rows = context_rows(tables, positions, H_kv, self.block_size)  # [L or 1, B, H_kv, width]
@@ -61,11 +52,6 @@ class SparseAttention:
         self.patterns = patterns * (L // len(tables))
 
     def run(self, layer_idx: int, q: torch.Tensor, k_new: torch.Tensor, v_new: torch.Tensor) -> torch.Tensor:
-        sizes = q.shape, k_new.shape, v_new.shape
-        if sizes != self.sizes:
-            group_size(q.shape[1:], *self.cache_sizes, k_new.shape[1:], v_new.shape[1:])
-            given = f"{list(map(tuple, sizes))}, planned were {list(self.sizes)}"
-            raise ConfigError(f"q, k_new and v_new are {given}: plan for this batch first")
         B, H, D = q.shape
         k_new, v_new = self._for_query_heads(k_new, 1), self._for_query_heads(v_new, 1)
         q = q * D**-0.5

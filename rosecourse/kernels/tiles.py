@@ -1,7 +1,6 @@
 """How large the tiles of the small matrix products are: by the number of rows, and by the shape of the matrix.
 
-A tile of the result takes the time of its own reads: many small tiles keep the whole GPU reading, large ones read the
-rows less often. One choice for all numbers of rows costs up to 15 % of a step (GPT-2 124M on an H200).
+Many small tiles keep the whole GPU reading, large ones read the rows less often.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ TUNED = {
 def tiles_for(rows: int, inputs: int, outputs: int, itemsize: int, limit: int) -> Tiles | None:
     """The tiles of a product of so many rows with a matrix of [outputs, inputs]; None where none fit.
 
-    itemsize: bytes of a number. limit: bytes of shared memory that a program may have (`shared_memory_of`).
+    itemsize: bytes of a number. limit: see `shared_memory_of`.
     """
     of_logits = outputs >= VOCABULARY
     bm = min(max(LEAST, 1 << (rows - 1).bit_length()), TALLEST_OF_LOGITS if of_logits else TALLEST)
@@ -89,9 +88,7 @@ def tiles_for(rows: int, inputs: int, outputs: int, itemsize: int, limit: int) -
 
 
 def _default(bm: int, row_tiles: int, inputs: int, outputs: int, itemsize: int) -> Tiles:
-    """For a shape that nobody has tuned. Those of large matrices are from products of 1 and 64 rows with the matrices
-    of Llama 1B and 8B, on an H200.
-    """
+    """For a shape that nobody has tuned; for large ones by the matrices of Llama 1B and 8B, on an H200."""
     if outputs >= VOCABULARY:
         if itemsize > 2 or bm > TALLEST or inputs < 1024:
             return Tiles(bm, 128 if itemsize == 2 else 64, 64, 1, 3, 4)

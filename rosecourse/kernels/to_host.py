@@ -1,18 +1,12 @@
-"""The Triton kernel that writes the tokens of a step into memory of the host, which a GPU reaches over its bus.
-
-A copy by a copy engine takes the same few bytes, and a handover from the processors to the engine and back.
-"""
+"""The Triton kernel that writes the tokens of a step into memory of the host, without a copy engine's handover."""
 
 from __future__ import annotations
-
-from functools import cache
 
 import torch
 import triton
 import triton.language as tl
 
 from .compile import compiled
-from .launch import Launch
 
 TILE = 256
 
@@ -23,20 +17,11 @@ def _to_host_kernel(tokens_ptr, host_ptr, size, TILE: tl.constexpr):
     tl.store(host_ptr + i, tl.load(tokens_ptr + i, mask=i < size), mask=i < size)
 
 
-@cache
-def _launch(device: torch.device) -> Launch:
-    """A binary belongs to one device."""
-    return compiled(_to_host_kernel, [torch.int64, torch.int64, 0], TILE=TILE)
-
-
 class ToHost:
-    """Copies by a kernel, which is compiled when this is made, and not when the first tokens come.
-
-    The kernel reads int64 that lie one after another on a GPU; whatever else a part may have made is copied as before.
-    """
+    """Copies by a kernel, compiled when this is made. What is not contiguous int64 on a GPU is copied as before."""
 
     def __init__(self, device: torch.device) -> None:
-        self.launch = _launch(device)
+        self.launch = compiled(_to_host_kernel, (torch.int64, torch.int64, 0), (TILE,), device)
 
     def __call__(self, tokens: torch.Tensor, host: torch.Tensor) -> None:
         """Write tokens, int64 [B] on the device, to pinned memory, int64 [B]. The host does not wait."""

@@ -1,11 +1,8 @@
 """The paged KV cache: K and V in blocks, and who owns which block. One table for all layers.
 
-A session holds one list of block indices, and index n names the n-th block of each layer's K and V. (vLLM does so for
-each group of layers that cache alike. Paging a KV cache is vLLM's idea: PagedAttention, SOSP 2023.) Lesson 062 starts
-from one list for each layer, `lessons.l035_blocks`.
-
-A block is in exactly one of three states: *free*, *held* (its owner count says by how many sessions), or *cached* (no
-session holds it, but the prefix cache does and gives it back when the pool runs dry).
+Paging a KV cache is vLLM's idea (PagedAttention, SOSP 2023). Lesson 062 starts from one list for each layer,
+`lessons.l035_blocks`. A block is in exactly one of three states: *free*, *held* (its owner count says by how many
+sessions), or *cached* (the prefix cache alone keeps it, and gives it back when the pool runs dry).
 """
 
 from __future__ import annotations
@@ -19,17 +16,16 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..checks import is_count, shown
+from ..checks import shown
 from ..errors import BlockError, KVCacheExhausted
 from .buffers import index_tensor
 from .pool import KVPool, is_each_once
 
 
 class BlockTable(list[int]):
-    """The blocks of one session, in the order of its tokens; each is a block in every layer.
+    """The blocks of one session, each in every layer, in the order of its tokens; it owns each once, until `free`.
 
-    Each of its blocks counts it once as an owner, until `KVBlockManager.free` takes it back, which works once. While it
-    lives it only grows, but for a shared last block that is replaced by its copy.
+    While it lives it only grows, but for a shared last block that is replaced by its copy.
     """
 
     num_tokens = 0  # whose K and V are in its blocks
@@ -57,8 +53,7 @@ class KVBlockManager(KVPool):
     """K and V of all sessions, [num_layers, num_blocks, num_kv_heads, block_size, head_dim], and who owns each block.
 
     A call that needs a block when none is free raises `KVCacheExhausted` and changes nothing. Pads of a batch write
-    into one block more, number `num_blocks`, that no session can hold. Tables that come again, each with one token
-    more, are not looked at before one of them is full.
+    into block `num_blocks`, which no session can hold. Tables that come again are not looked at before one is full.
     """
 
     spare_blocks = 1
@@ -131,12 +126,7 @@ class KVBlockManager(KVPool):
         self.info(block).cached = False
 
     def allocate(self, num_tokens: int, shared: Sequence[int] = ()) -> BlockTable:
-        """Blocks for `num_tokens` tokens: the full blocks in `shared` (it becomes an owner of them), then new ones.
-
-        The blocks count as filled: write their K and V with `write_tokens` before anything reads them.
-        """
-        if not is_count(num_tokens, 0):
-            raise BlockError(f"num_tokens is {shown(num_tokens)}: give a whole number, 0 or more")
+        """Blocks for `num_tokens` tokens: the full ones in `shared`, then new ones, whose K and V are to be written."""
         table = self._owner_of(shared)
         try:
             needed = -(-num_tokens // self.block_size) - len(table)
@@ -146,7 +136,7 @@ class KVBlockManager(KVPool):
         except BaseException:
             self.free(table)
             raise
-        table.num_tokens = int(num_tokens)
+        table.num_tokens = num_tokens
         return table
 
     def share(self, table: BlockTable) -> BlockTable:
@@ -160,8 +150,6 @@ class KVBlockManager(KVPool):
         """A new owner of these blocks, each of which is held or cached."""
         self._room_until = 0  # a last block may be shared from now on
         infos = [(block, self.info(block)) for block in blocks]
-        if len(set(blocks)) < len(blocks):
-            raise BlockError(f"{shown(blocks)} shows a block twice: share a block table")
         for block, info in infos:
             if info.owners == 0:
                 del self._idle_blocks[block]
@@ -179,9 +167,6 @@ class KVBlockManager(KVPool):
     def free(self, table: BlockTable) -> None:
         """An owner leaves; its list is emptied. A block without owners is free again, or cached."""
         self._require_mine(table)
-        for block in table:
-            if self.info(block).owners < 1:
-                raise BlockError("a block table shows blocks that it does not own: nothing is freed")
         table.freed = True
         table.num_tokens = 0
         while table:  # from the end, so that the beginning of a sequence is the last to be reused or evicted
@@ -276,10 +261,7 @@ class KVBlockManager(KVPool):
         return needed + sum(min(n, self._block_infos[block].owners - 1) for block, n in writers.items())
 
     def audit(self, holders: Iterable[BlockTable], cached: Iterable[int] = ()) -> None:
-        """Raise `BlockError` unless every block is in exactly one state and has the owners that `holders` show.
-
-        `holders` are the tables of all live sessions, `cached` is what the prefix cache keeps.
-        """
+        """Raise `BlockError` unless each block is in one state, with the owners that `holders` and `cached` show."""
         owners: Counter[int] = Counter()
         for table in holders:
             if len(set(table)) != len(table):

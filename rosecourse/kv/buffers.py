@@ -16,8 +16,7 @@ from ..errors import ConfigError
 def index_tensor(values: Sequence[Any], device: torch.device) -> torch.Tensor:
     """A Python list of integers, or of lists of them, as an int64 tensor on a device.
 
-    `torch.tensor(values, device="cuda")` copies from pageable memory, for which the host waits until all work before it
-    is done. Pinned pages are PyTorch's own: it does not give them out again before the copy is through.
+    From pinned memory, so that the host does not wait; PyTorch does not give it out again before the copy is through.
     """
     if device.type != "cuda":
         return torch.tensor(values, device=device)
@@ -42,8 +41,7 @@ def state_buffer(num_elements: int, device: torch.device) -> torch.Tensor:
 class StagingBuffer:
     """A host tensor and its device twin, reused for every step, in whatever shape the step needs.
 
-    On CUDA the host side is pinned, so that the copy does not wait. It must then not be rewritten while a copy from it
-    may be in flight: `host` waits for the last copy. On a CPU the two are one tensor and nothing is copied.
+    On CUDA the host side is pinned, and `host` waits for the last copy; on a CPU the two are one tensor.
     """
 
     def __init__(self, max_elements: int, dtype: torch.dtype, device: torch.device) -> None:

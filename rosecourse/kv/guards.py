@@ -1,10 +1,8 @@
 """The outer door of an engine: each public call, and each resumption of a stream, goes through a `Guard` once.
 
-Inside, code trusts. A guard lets one thread in at a time, and opens a section of `bookkeeping`, which an interrupt
-(Ctrl-C) cannot split: Python runs a signal's handler between any two steps of the main thread's code, and a block that
-has left the free list would be in no table yet. An interrupt that comes in a section is remembered, and its handler is
-called where the outermost section ends. What takes long and changes no books, such as a forward, is called through
-`bookkeeping.interruptible`.
+A guard lets one thread in at a time, and opens a section of `bookkeeping`, which an interrupt (Ctrl-C) cannot split:
+a block that has left the free list would be in no table yet. An interrupt waits for the end of the outermost section.
+What takes long and changes no books, such as a forward, is called through `bookkeeping.interruptible`.
 """
 
 from __future__ import annotations
@@ -13,9 +11,8 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]
 import signal
 import threading
-import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import ExitStack
 from threading import get_ident, main_thread
 from types import FrameType
 from typing import Any, ParamSpec, TypeVar
@@ -28,21 +25,19 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 MAIN_THREAD = main_thread().ident
-PATIENCE = 1.0  # seconds; a section that goes on for longer hangs, and the next interrupt gets through
 
 
 class Bookkeeping:
     """A context, which may be entered again inside; there is one, `bookkeeping`.
 
-    The outermost section replaces the handler of SIGINT, and puts it back. In other threads than the main one nothing
-    happens, nor where SIGINT has no handler of Python's. Wherever a single interrupt comes in the methods, the former
-    handler is back or will be, and it is called once.
+    The outermost section replaces the handler of SIGINT, and puts it back; in the main thread alone, where the handler
+    is Python's. Wherever a single interrupt comes in the methods, the former handler will be back, and is called once.
     """
 
     def __init__(self) -> None:
         self._open = 0  # sections
         self._window = 0  # how many were open when the innermost `interruptible` call began; 0: it is not in one
-        self._came: float | None = None  # when an interrupt came that waits (`time.monotonic`)
+        self._came = False  # whether an interrupt waits
         self._former: Callable[[int, FrameType | None], Any] = signal.default_int_handler
 
     def __enter__(self) -> None:
@@ -59,7 +54,7 @@ class Bookkeeping:
         if self._open == self._window:
             if not self._open:
                 self._unwatch()
-            if self._came is not None:
+            if self._came:
                 self._deliver()
 
     def interruptible(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -69,7 +64,7 @@ class Bookkeeping:
         window = self._window
         try:
             self._window = self._open
-            if self._came is not None:
+            if self._came:
                 self._deliver()
             return function(*args, **kwargs)
         finally:
@@ -80,7 +75,7 @@ class Bookkeeping:
         if callable(former):
             if former != self._handle:
                 self._former = former
-            self._came, self._window = None, 0
+            self._came, self._window = False, 0
             _signal.signal(signal.SIGINT, self._handle)
 
     def _unwatch(self) -> None:
@@ -89,19 +84,16 @@ class Bookkeeping:
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
         if self._open != self._window:
-            now = time.monotonic()
-            if self._came is None:
-                self._came = now
-            if now - self._came < PATIENCE:
-                return
+            self._came = True
+            return
         if not self._open:  # it came while a section was being opened or closed
             _signal.signal(signal.SIGINT, self._former)
-        self._came, self._window = None, 0  # the end of a window is no place for a second one
+        self._came, self._window = False, 0  # the end of a window is no place for a second one
         self._former(signum, frame)
 
     def _deliver(self) -> None:
         """Call the handler for an interrupt that has waited."""
-        self._came = None
+        self._came = False
         self._former(signal.SIGINT, None)
 
 
@@ -116,9 +108,8 @@ IN_STEP = "a scheduler is in the middle of a step of this engine: let the step e
 class Guard:
     """A context for one thread at a time, which may enter it again inside; another thread gets `EngineBusy`.
 
-    What is done inside is `bookkeeping`, and computes without gradients and without autocast. A thread may take the
-    guard for itself, also for the time between two uses: then every other one is refused.
-    lock: for what is better done late than refused, such as giving back.
+    Inside is `bookkeeping`, without gradients and autocast. A thread may `take` the guard also for the time between two
+    uses. lock: for what is better done late than refused, such as giving back.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -126,7 +117,7 @@ class Guard:
         self.lock = threading.RLock()
         self._turn = threading.RLock()  # so that who only gives back, under the lock, gets nobody refused
         self._taken_by: threading.Thread | None = None
-        self._inside: list[list[AbstractContextManager[Any]]] = []  # of each entry, what it computes in
+        self._inside: list[ExitStack] = []  # of each entry, what it computes in
 
     def __enter__(self) -> None:
         bookkeeping.__enter__()
@@ -138,19 +129,16 @@ class Guard:
                     self._turn.release()
                 raise EngineBusy(IN_USE if self._taken_by is None else MANAGED)
             self.lock.acquire()
-            contexts: list[AbstractContextManager[Any]] = [torch.inference_mode()]
+            self._inside.append(ExitStack())
+            self._inside[-1].enter_context(torch.inference_mode())
             if torch.is_autocast_enabled(self.device.type):
-                contexts.append(torch.autocast(self.device.type, enabled=False))
-            for context in contexts:
-                context.__enter__()
-            self._inside.append(contexts)
+                self._inside[-1].enter_context(torch.autocast(self.device.type, enabled=False))
         except BaseException:
             bookkeeping.__exit__()
             raise
 
     def __exit__(self, *exc_info: object) -> None:
-        for context in reversed(self._inside.pop()):
-            context.__exit__(None, None, None)
+        self._inside.pop().close()
         self.lock.release()
         self._turn.release()
         bookkeeping.__exit__()

@@ -1,10 +1,9 @@
 """The prefix cache: prompts that begin alike share the blocks of their beginning.
 
-It is a tree of full blocks: an entry is known by its parent and its own tokens, so a match compares every token of the
-prefix and a collision of hashes can do no harm. An entry stays while a session holds its block and, after that, until
-the pool runs dry; then the entry that was left first goes first. A session leaves the end of its prompt before the
-beginning, so no entry goes before those below it. (vLLM keeps blocks by their content; the tree is SGLang's
-RadixAttention, with whole blocks as edges.)
+It is a tree of full blocks: an entry is known by its parent and its own tokens, so a match compares every token. An
+entry stays until the pool runs dry; then the one that was left first goes first. A session leaves the end of its
+prompt before the beginning, so no entry goes before those below it. (vLLM keeps blocks by their content; the tree is
+SGLang's RadixAttention.)
 """
 
 from __future__ import annotations
@@ -37,10 +36,7 @@ class PrefixCache:
         kv.forget = self._forget
 
     def lookup(self, token_ids: list[int]) -> list[Hashable]:
-        """The blocks of the longest known prefix of `token_ids` that leaves at least one token to compute.
-
-        Nobody owns them yet: pass them to `kv.allocate` before anything else is allocated.
-        """
+        """The blocks of the longest known prefix that leaves a token to compute: for `kv.allocate`, at once."""
         known = []
         parent = ROOT
         for tokens in self._blocks_of(token_ids[:-1]):

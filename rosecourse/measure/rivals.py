@@ -15,10 +15,10 @@ from ..checks import shown
 from ..config import SamplingParams
 from ..engine.engine import InferenceEngine
 from ..errors import ConfigError
+from ..models.configs import SIZES
 from ..models.folder import HEAD
 from ..models.gpt2 import GPT2, GPT2Shape
 from ..models.llama import Llama, LlamaShape
-from ..models.llama_config import SIZES
 from ..models.shape import Model
 from .stats import interleave_all
 from .workload import require_whole

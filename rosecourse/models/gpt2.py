@@ -1,23 +1,17 @@
-"""GPT-2: the forward pass alone, with tokens in one flat row and attention left to the caller.
-
-The same few lines serve prefill (the tokens of all prompts, one after another) and decode (one token per session). The
-two differ only in `attend`, which knows where earlier keys and values are.
-"""
+"""GPT-2: the forward pass alone, with tokens in one flat row; where earlier keys and values are, `attend` knows."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from copy import copy
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..checks import is_count, is_within, shown
-from ..errors import ModelError
-from .ops import LayerOps, Linear, Norm, Ops, Stream
-from .shape import Attend
+from ..checks import check_fields
+from ..errors import ConfigError
+from .ops import Linear, Norm, Ops, Stream, Transformer
+from .shape import EPSILON, SIZE, Attend
 
 # The norms and linear maps of a layer, and the sizes of their weights in widths of the model.
 LAYER = {"ln_1": (1,), "attn.c_attn": (1, 3), "attn.c_proj": (1, 1)}
@@ -36,13 +30,10 @@ class GPT2Shape:
     layer_norm_eps: float = 1e-5
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "context", "width", "num_layers", "num_heads"):
-            if not is_count(getattr(self, name)):
-                raise ModelError(f"a GPT-2 of {name} {shown(getattr(self, name))}: give 1 or more")
+        sizes = ("vocab_size", "context", "width", "num_layers", "num_heads")
+        check_fields(self, **dict.fromkeys(sizes, SIZE), layer_norm_eps=EPSILON)
         if self.width % self.num_heads:
-            raise ModelError(f"a GPT-2 of width {self.width} cannot have {self.num_heads} heads: give a divisor")
-        if not is_within(self.layer_norm_eps, 0, 1):
-            raise ModelError(f"a GPT-2 of layer_norm_eps {shown(self.layer_norm_eps)}: give 0 to 1, such as 1e-5")
+            raise ConfigError(f"a GPT-2 of width {self.width} cannot have {self.num_heads} heads: give a divisor")
 
     @property
     def num_kv_heads(self) -> int:
@@ -86,31 +77,21 @@ class GPT2Layer:
         return ops.linear_add(h, self.mlp_c_proj, x)
 
 
-class GPT2:
-    """A GPT-2 with its weights, on one device in one dtype, and its tokenizer.
-
-    weights: the Hugging Face names without the `transformer.` prefix, see `GPT2Shape.parameters`.
-    """
+class GPT2(Transformer):
+    """A GPT-2."""
 
     def __init__(self, shape: GPT2Shape, weights: Mapping[str, torch.Tensor], tokenizer: Any, name: str) -> None:
-        self.shape = shape
-        self.weights = dict(weights)
-        self.tokenizer = tokenizer
-        self.name = name
-        # The token ids that end a text, as `transformers` has them, and the folder that the weights come from.
-        self.eos_token_id: int | list[int] | None = getattr(tokenizer, "eos_token_id", None)
-        self.folder: Path | None = None
+        super().__init__(shape, dict(weights), tokenizer, name)
         self.wte, self.wpe = weights["wte.weight"], weights["wpe.weight"]
         self.layers = [GPT2Layer(weights, f"h.{i}.", shape) for i in range(shape.num_layers)]
         self.ln_f = Norm(weights["ln_f.weight"], weights["ln_f.bias"], shape.layer_norm_eps)
-        self.ops: Ops = LayerOps()
-        self.dtype, self.device = self.wte.dtype, self.wte.device
 
-    def with_ops(self, ops: Ops) -> GPT2:
-        """The same model, with the same weights, computed with these operations."""
-        model = copy(self)
-        model.ops = ops
-        return model
+    def products(self) -> Iterator[tuple[Norm | None, Linear | torch.Tensor]]:
+        """The weights of each product, and the norm before it, if any, in the order of a forward."""
+        for layer in self.layers:
+            yield from ((layer.ln_1, layer.attn_c_attn), (None, layer.attn_c_proj))
+            yield from ((layer.ln_2, layer.mlp_c_fc), (None, layer.mlp_c_proj))
+        yield self.ln_f, self.wte
 
     def hidden(self, token_ids: torch.Tensor, positions: torch.Tensor, attend: Attend) -> Stream:
         """token_ids, positions: int [N]. Returns [N, C], the output of the last layer for each token."""

@@ -1,36 +1,30 @@
 """The Llama family: RMS norm, rotary positions, a gated MLP, and query heads that share K and V heads.
 
-Llama, Qwen2, Qwen3 and SmolLM3 differ in a few sizes and switches, which `LlamaShape` has. As in `gpt2`, tokens are in
-one flat row and attention is left to the caller.
+Llama, Qwen2, Qwen3 and SmolLM3 differ in a few sizes and switches, which `LlamaShape` has.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from copy import copy
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..checks import is_count, is_within, shown
-from ..errors import ModelError
-from .ops import GatedLinear, LayerOps, Linear, Ops, Stream
-from .shape import Attend, Rotary
+from ..checks import check_fields
+from ..errors import ConfigError
+from .ops import GatedLinear, Linear, Norm, Ops, Stream, Transformer
+from .shape import EPSILON, SIZE, Attend, Rotary
 
 SIZES = ("vocab_size", "context", "width", "inner", "num_layers", "num_heads", "num_kv_heads", "head_dim")
 
 
 @dataclass(frozen=True)
 class Llama3Scaling:
-    """How Llama 3.1 stretches the positions: slow rotations by `factor`, fast ones not at all, those between in part.
-
-    original_context: tokens that the model knew before. (https://arxiv.org/abs/2407.21783, section 3.4)
-    """
+    """How Llama 3.1 stretches positions: slow rotations by `factor`, fast ones not. (arxiv.org/abs/2407.21783, 3.4)"""
 
     factor: float
     low_freq_factor: float
@@ -48,10 +42,9 @@ class Llama3Scaling:
 class LlamaShape:
     """The sizes of a model of the family, as `ModelShape` names them, and what its members differ in.
 
-    inner: numbers in the middle of the MLP. head_dim: Qwen3 has one of its own, elsewhere it is width / num_heads.
-    rope_theta, rope_scaling: of the rotary positions. without_rope: the layers that have none (SmolLM3).
-    tied: whether the output projection is the token embedding. qkv_bias, out_bias, mlp_bias: of the linear maps.
-    qk_norm: whether each head of q and k has an RMS norm (Qwen3).
+    inner: numbers in the middle of the MLP. without_rope: the layers without rotary positions (SmolLM3). tied: whether
+    the output projection is the token embedding. qkv_bias, out_bias, mlp_bias: of the linear maps. qk_norm: whether
+    each head of q and k has an RMS norm (Qwen3).
     """
 
     vocab_size: int
@@ -73,16 +66,12 @@ class LlamaShape:
     qk_norm: bool = False
 
     def __post_init__(self) -> None:
-        for name in SIZES:
-            if not is_count(getattr(self, name)):
-                raise ModelError(f"a Llama of {name} {shown(getattr(self, name))}: give 1 or more")
+        check_fields(self, **dict.fromkeys(SIZES, SIZE), norm_eps=EPSILON)
         if self.num_heads % self.num_kv_heads or self.head_dim % 2:
-            raise ModelError(
+            raise ConfigError(
                 f"a Llama cannot have {self.num_heads} query heads over {self.num_kv_heads} KV heads of size "
                 f"{self.head_dim}: give a multiple, and an even size"
             )
-        if not is_within(self.norm_eps, 0, 1):
-            raise ModelError(f"a Llama of norm_eps {shown(self.norm_eps)}: give 0 to 1, such as 1e-5")
 
     @property
     def qkv_sizes(self) -> list[int]:
@@ -92,25 +81,24 @@ class LlamaShape:
     def parameters(self) -> dict[str, tuple[int, ...]]:
         """Name and shape of each parameter, as in the Hugging Face format (weights of linear maps are [out, in])."""
         C, (q, kv, _) = self.width, self.qkv_sizes
-        maps = {"self_attn.q_proj": (q, C), "self_attn.k_proj": (kv, C), "self_attn.v_proj": (kv, C)}
-        maps |= {"self_attn.o_proj": (C, q)}
-        maps |= {"mlp.gate_proj": (self.inner, C), "mlp.up_proj": (self.inner, C), "mlp.down_proj": (C, self.inner)}
+        maps = {  # outputs, inputs, and whether there is a bias
+            "self_attn.q_proj": (q, C, self.qkv_bias),
+            "self_attn.k_proj": (kv, C, self.qkv_bias),
+            "self_attn.v_proj": (kv, C, self.qkv_bias),
+            "self_attn.o_proj": (C, q, self.out_bias),
+            **dict.fromkeys(("mlp.gate_proj", "mlp.up_proj"), (self.inner, C, self.mlp_bias)),
+            "mlp.down_proj": (C, self.inner, self.mlp_bias),
+        }
         norms = {"input_layernorm": C, "post_attention_layernorm": C}
         norms |= {"self_attn.q_norm": self.head_dim, "self_attn.k_norm": self.head_dim} if self.qk_norm else {}
         shapes: dict[str, tuple[int, ...]] = {"embed_tokens.weight": (self.vocab_size, C)}
         for i in range(self.num_layers):
-            for name, size in maps.items():
-                shapes[f"layers.{i}.{name}.weight"] = size
-                if self._has_bias(name):
-                    shapes[f"layers.{i}.{name}.bias"] = size[:1]
+            for name, (outputs, inputs, biased) in maps.items():
+                shapes[f"layers.{i}.{name}.weight"] = outputs, inputs
+                shapes |= {f"layers.{i}.{name}.bias": (outputs,)} if biased else {}
             shapes |= {f"layers.{i}.{name}.weight": (size,) for name, size in norms.items()}
         shapes["norm.weight"] = (C,)
         return shapes if self.tied else shapes | {"lm_head.weight": (self.vocab_size, C)}
-
-    def _has_bias(self, name: str) -> bool:
-        if name.startswith("mlp"):
-            return self.mlp_bias
-        return self.out_bias if name.endswith("o_proj") else self.qkv_bias
 
     def rotations(self, device: torch.device | str = "cpu") -> Tensor:
         """cos and sin of the angle of each position and each pair of numbers of a head: float32 [context, 2, D / 2]."""
@@ -122,22 +110,10 @@ class LlamaShape:
         return torch.stack([angles.cos(), angles.sin()], 1).to(device)
 
 
-@dataclass(frozen=True, eq=False)
-class RMSNorm:
-    """x over the root of its mean square, times the weight; over the last dimension (https://arxiv.org/abs/1910.07467)."""
-
-    weight: Tensor
-    eps: float
-    bias = None  # by which the operations of a layer tell it from a layer norm
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
-
-
 def rotate(x: Tensor, rotations: Tensor) -> Tensor:
-    """Turn each pair of numbers by its angle; number i of a head pairs with number i + D / 2.
+    """Turn each pair of numbers, i and i + D / 2 of a head, by its angle. (RoFormer, https://arxiv.org/abs/2104.09864)
 
-    x: [N, heads, D]; rotations: [N, 2, D / 2], see `LlamaShape.rotations`. (RoFormer, https://arxiv.org/abs/2104.09864)
+    x: [N, heads, D]; rotations: [N, 2, D / 2], see `LlamaShape.rotations`.
     """
     cos, sin = rotations[:, 0, None], rotations[:, 1, None]
     one, other = x.chunk(2, -1)
@@ -145,15 +121,11 @@ def rotate(x: Tensor, rotations: Tensor) -> Tensor:
 
 
 class LlamaLayer:
-    """One layer. The maps that read the same input are one map: q, k, v, and gate, up.
-
-    weights: of the model; this layer's maps become views of the joined ones, so that nothing is held twice.
-    rotations: see `Rotary`.
-    """
+    """One layer. The maps that read the same input are one map; their `weights` become views of it."""
 
     def __init__(self, weights: dict[str, Tensor], number: int, shape: LlamaShape, rotations: Tensor) -> None:
-        def norm(name: str) -> Any:
-            return RMSNorm(weights[f"layers.{number}.{name}.weight"], shape.norm_eps)
+        def norm(name: str) -> Norm:
+            return Norm(weights[f"layers.{number}.{name}.weight"], None, shape.norm_eps)
 
         def linear(*names: str, kind: type[Linear] = Linear) -> Linear:
             names = tuple(f"layers.{number}.{name}" for name in names)
@@ -196,37 +168,26 @@ class LlamaLayer:
         return (q, k) if turns is None else (rotate(q, rotations), rotate(k, rotations))
 
 
-class Llama:
-    """A model of the family with its weights, on one device in one dtype, and its tokenizer.
-
-    weights: the Hugging Face names without the `model.` prefix, see `LlamaShape.parameters`.
-    """
+class Llama(Transformer):
+    """A model of the family."""
 
     def __init__(self, shape: LlamaShape, weights: Mapping[str, Tensor], tokenizer: Any, name: str) -> None:
-        self.shape, self.tokenizer, self.name = shape, tokenizer, name
-        self.weights = dict(weights)
-        # The token ids that end a text, as `transformers` has them, and the folder that the weights come from.
-        self.eos_token_id: int | list[int] | None = getattr(tokenizer, "eos_token_id", None)
-        self.folder: Path | None = None
+        super().__init__(shape, dict(weights), tokenizer, name)
         self.embedding = self.weights["embed_tokens.weight"]
         self.head = self.embedding if shape.tied else self.weights["lm_head.weight"]
-        self.norm: Any = RMSNorm(self.weights["norm.weight"], shape.norm_eps)
-        self.dtype, self.device = self.embedding.dtype, self.embedding.device
+        self.norm = Norm(self.weights["norm.weight"], None, shape.norm_eps)
         self.rotations = shape.rotations(self.device).to(self.dtype)
         self.layers = [LlamaLayer(self.weights, i, shape, self.rotations) for i in range(shape.num_layers)]
-        self.ops: Ops = LayerOps()  # they take an RMS norm as they do a layer norm
 
-    def with_ops(self, ops: Ops) -> Llama:
-        """The same model, with the same weights, computed with these operations."""
-        model = copy(self)
-        model.ops = ops
-        return model
+    def products(self) -> Iterator[tuple[Norm | None, Linear | Tensor]]:
+        """The weights of each product, and the norm before it, if any, in the order of a forward."""
+        for layer in self.layers:
+            yield from ((layer.attention_norm, layer.qkv), (None, layer.out))
+            yield from ((layer.mlp_norm, layer.gate_up), (None, layer.down))
+        yield self.norm, self.head
 
     def hidden(self, token_ids: Tensor, positions: Tensor, attend: Attend) -> Stream:
-        """token_ids, positions: int [N]. Returns [N, width], the output of the last layer for each token.
-
-        An `attend` with `takes_rotary` takes q and k as the products make them, and what becomes of them.
-        """
+        """As `GPT2.hidden`; an `attend` with `takes_rotary` gets q and k as the products make them, and `Rotary`."""
         x = self.ops.embed(token_ids, positions, self.embedding, None)
         rotations = None if getattr(attend, "takes_rotary", False) else self.rotations[positions]
         for layer_idx, layer in enumerate(self.layers):

@@ -1,29 +1,33 @@
 """What a transformer is computed with between its attentions: five operations, so that a model can be written once.
 
-A model calls them, and does not look into the residual stream that goes from one to the next: what it is made of is
-theirs. (FasterTransformer and FlashInfer cut a layer in the same places.)
+The residual stream that goes from one to the next is theirs. (FasterTransformer and FlashInfer cut a layer so, too.)
 """
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Self
 
 import torch.nn.functional as F
 from torch import Tensor, addmm
 
 Stream = Any  # the residual stream of N tokens: [N, width], in whatever form the operations keep it
+Ops = Any  # the operations on it: the methods of `LayerOps`, for any kind of stream
 
 
 @dataclass(frozen=True, eq=False)
 class Norm:
-    """A layer norm over the last dimension: weight and bias [width]."""
+    """A layer norm over the last dimension, weight and bias [width]; the RMS norm where there is no bias."""
 
     weight: Tensor
-    bias: Tensor
+    bias: Any  # Tensor | None
     eps: float
 
     def __call__(self, x: Tensor) -> Tensor:
+        if self.bias is None:
+            return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
         return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
 
 
@@ -46,30 +50,14 @@ class GatedLinear(Linear):
         return F.silu(gate) * up
 
 
-class Ops(Protocol):
-    """The operations on a residual stream x; C is its width."""
-
-    def embed(self, token_ids: Tensor, positions: Tensor, wte: Tensor, wpe: Tensor | None) -> Stream:
-        """A row of wte [vocab_size, C], and one of wpe [context, C] if any, added; token_ids, positions: int [N]."""
-
-    def norm_linear(self, x: Stream, norm: Norm, linear: Linear) -> Tensor:
-        """linear(norm(x)): [N, out]."""
-
-    def norm_linear_gelu(self, x: Stream, norm: Norm, linear: Linear) -> Tensor:
-        """gelu(linear(norm(x))), with the tanh approximation: [N, out]."""
-
-    def linear_add(self, h: Tensor, linear: Linear, x: Stream) -> Stream:
-        """x + linear(h), where h is [N, in] and linear has C outputs."""
-
-    def logits(self, x: Stream, norm: Norm, wte: Tensor) -> Tensor:
-        """norm(x) @ wte.T: [N, vocab_size]; rows may be farther apart than they are long."""
-
-
 class LayerOps:
-    """An operation of PyTorch after another. The stream is a tensor [N, C]."""
+    """An operation of PyTorch after another on a residual stream x, a tensor [N, C].
+
+    token_ids, positions: int [N]; wte: [vocab_size, C]; wpe: [context, C] or None; h: [N, in].
+    """
 
     def __init__(self, model: Any = None, config: Any = None) -> None:
-        """For a model and the config of an engine: these operations need to know neither."""
+        """As each part `ops` is made."""
 
     def embed(self, token_ids: Tensor, positions: Tensor, wte: Tensor, wpe: Tensor | None) -> Tensor:
         return F.embedding(token_ids, wte) if wpe is None else F.embedding(token_ids, wte) + F.embedding(positions, wpe)
@@ -85,6 +73,25 @@ class LayerOps:
 
     def logits(self, x: Tensor, norm: Norm, wte: Tensor) -> Tensor:
         return norm(x) @ wte.T
+
+
+class Transformer:
+    """What the families share. eos_token_id: the token ids that end a text. folder: where the weights come from."""
+
+    def __init__(self, shape: Any, weights: dict[str, Tensor], tokenizer: Any, name: str) -> None:
+        """weights: the Hugging Face names without their prefix, see `parameters` of the shape."""
+        self.shape, self.weights, self.tokenizer, self.name = shape, weights, tokenizer, name
+        self.eos_token_id: int | list[int] | None = getattr(tokenizer, "eos_token_id", None)
+        self.folder: Path | None = None
+        self.ops: Ops = LayerOps()
+        weight = next(iter(weights.values()))
+        self.dtype, self.device = weight.dtype, weight.device
+
+    def with_ops(self, ops: Ops) -> Self:
+        """The same model, with the same weights, computed with these operations."""
+        model = copy(self)
+        model.ops = ops
+        return model
 
 
 def with_ops(model: Any, ops: Ops) -> Any:

@@ -1,7 +1,6 @@
 """The random numbers of a request: a hash of its seed and a position, whatever the rung, the row and the batch.
 
-It takes shifts, products and sums of 32-bit integers alone, so that a device can draw the same number. The mixer is the
-finalizer of MurmurHash3 (Austin Appleby), in which each bit depends on all others.
+It takes 32-bit integers alone, so that a device can draw the same number. The mixer is the finalizer of MurmurHash3.
 """
 
 from __future__ import annotations

@@ -28,10 +28,9 @@ def choose(logits: torch.Tensor, params: SamplingParams, uniform: float) -> int:
 
 
 def sample(logits: torch.Tensor, params: Sequence[SamplingParams], positions: Sequence[int]) -> list[int]:
-    """The next token of each request. One wait for the device for all greedy ones.
+    """The next token of each request. logits: [B, vocab_size]. positions: of the tokens that are chosen.
 
-    logits: [B, vocab_size]. positions: of the tokens that are chosen. Raises `LogitsError` if a row holds NaN or +inf,
-    or nothing but -inf.
+    Raises `LogitsError` if a row holds NaN or +inf, or nothing but -inf.
     """
     largest, best = logits.max(dim=-1)  # a NaN is larger than any number
     token_ids = best.tolist()  # the device is done by now: no second wait

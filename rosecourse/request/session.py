@@ -42,13 +42,11 @@ class SessionState(Enum):
 class InferenceSession:
     """A request inside the engine.
 
-    token_ids: prompt and completion, at most `most_tokens`. K and V of the first `num_cached_tokens` of them lie in the
-    blocks of `table` (None while it holds none); that is all but the last token, and one more for each decode step that
-    was launched and has not landed.
-    awaits_prefill: its blocks are reserved, and not all of its tokens are computed.
-    engine: the `ref` of the one that made it; no other one takes it.
-    siblings, forks: further samples of its prompt that are asked for, and those that its scheduler has forked off it.
-    owner: the `ref` of the scheduler that has accepted it, or None; the calls of everybody else leave it alone.
+    token_ids: prompt and completion, at most `most_tokens`. K and V of the first `num_cached_tokens` lie in the blocks
+    of `table` (None while it holds none): all but the last, and one more for each step in flight. awaits_prefill: its
+    blocks are reserved, and not all of its tokens are computed. engine, owner: the `ref` of the engine that made it,
+    and of the scheduler that has accepted it, or None. siblings, forks: further samples of its prompt that are asked
+    for, and those that its scheduler has forked off it.
     finish_reason: None while it runs, then `stop` (end of text), `length`, `cancelled` or `error` (`LogitsError`).
     """
 
@@ -111,5 +109,5 @@ class InferenceSession:
 
 
 def ends_of(eos_token_id: int | Collection[int] | None) -> Collection[int | None]:
-    """The token ids that end a text; `transformers` says one, several or none (None)."""
+    """The token ids that end a text, of one, several or none."""
     return eos_token_id if isinstance(eos_token_id, Collection) else (eos_token_id,)

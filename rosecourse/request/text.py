@@ -11,10 +11,7 @@ INCOMPLETE = "\ufffd"  # what a text ends in whose last character is not whole
 
 
 class StreamedToken(NamedTuple):
-    """One token of a stream. text is what it adds, empty while a character is incomplete.
-
-    finish_reason: None, and on the last token `stop` or `length`.
-    """
+    """One token of a stream, and the text that it adds: none within a character. finish_reason: of the last token."""
 
     token_id: int
     text: str
@@ -22,10 +19,9 @@ class StreamedToken(NamedTuple):
 
 
 class Pieces(dict[int, StreamedToken | None]):
-    """What each token adds to a text that ends in a whole character and goes on; None where only a stream knows.
+    """What each token adds to a text that ends in a whole character; None where only a stream knows.
 
-    A byte-level tokenizer turns tokens into bytes one by one, so that a whole character is the same after any text; to
-    look it up takes a tenth of the time of a stream. Each is made once, for all readers.
+    With a byte-level tokenizer a whole character is the same after any text. Each piece is made once, for all readers.
     """
 
     def __init__(self, tokenizer: Any) -> None:

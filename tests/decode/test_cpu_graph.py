@@ -5,9 +5,8 @@ import torch
 import triton
 import triton.language as tl
 
-from rosecourse.errors import CaptureError
 from rosecourse.kernels.launch import Launch
-from rosecourse.lab.checking.cpu_graph import CPUGraph
+from rosecourse.lab.checking.cpu_graph import CaptureError, CPUGraph
 
 
 def captured(work):

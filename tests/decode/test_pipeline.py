@@ -136,7 +136,7 @@ def test_what_cannot_be_launched_is_refused_and_changes_nothing(parts):
     refused = [
         (lambda: engine.begin([third], logits), "land a step first"),
         (lambda: engine.launch([second]), "land a step first"),
-        (lambda: engine.launch([second, third]), "only a session that has taken its token can be decoded"),
+        (lambda: engine.launch([second, third]), "`decode` takes no session that"),
     ]
     for call, says in refused:
         with pytest.raises(RosecourseError, match=says):

@@ -30,7 +30,7 @@ def test_fork_has_limits_of_its_own_and_the_draws_of_its_seed(small_model):
     assert first == twin != other
     assert short == first[:2]
     assert {each.finish_reason for each in live} == {"length"}
-    with pytest.raises(RequestError, match="only a running session can be forked"):
+    with pytest.raises(RequestError, match="`fork` takes no session that has finished"):
         engine.fork(session)
     for each in live:
         engine.free(each)

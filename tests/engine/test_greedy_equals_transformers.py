@@ -3,9 +3,9 @@
 import pytest
 
 from rosecourse import BEST, EngineConfig, InferenceEngine, SamplingParams
-from rosecourse.models.load import from_transformers
 from tests.support.hazards import RUNGS
 from tests.support.oracles import hf_greedy, hf_next_logits, hf_random_gpt2, prompts_of
+from tests.support.small_models import from_transformers
 
 
 def assert_same_tokens(hf, model, config, prompts, new, parts=BEST):

@@ -13,7 +13,7 @@ from rosecourse import (
     SchedulerManager,
 )
 from rosecourse.lessons import LESSONS
-from rosecourse.models.load import from_transformers
+from tests.support.small_models import from_transformers
 
 PROMPTS = [[1, 2, 3, 4, 5], [1, 2, 3, 4, 9, 8], [7], [1, 2, 3, 4, 5, 6, 7]]
 GREEDY = SamplingParams(max_new_tokens=6, stop_on_eos=False)

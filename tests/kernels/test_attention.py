@@ -5,10 +5,8 @@ import torch
 import triton
 import triton.language as tl
 
-from rosecourse import ConfigError
 from rosecourse.kernels import SparseAttention, paged_attention, paged_attention_for, reference
 from rosecourse.kernels.appending_attention import AppendingAttention, splits_for
-from rosecourse.kernels.launch import Launch
 from rosecourse.lessons.l035_blocks import KVBlockManager
 from tests.kernels.attention_inputs import APPENDING, BLOCK_SIZE, IMPLEMENTATIONS, NAMES, Case, is_for, smallest
 from tests.kernels.harness import DEVICE, INTERPRETED, MARKS, ROUNDING, pairwise, same_bits
@@ -215,40 +213,3 @@ def test_the_device_decides():
     if INTERPRETED:
         kv.k_layers = tuple(k.bfloat16() for k in kv.k_layers)
         assert type(paged_attention_for(kv, 1)) is reference.ReferenceAttention
-
-
-# -- what is refused ------------------------------------------------------------------------------------------------
-
-
-def heads(x, count):
-    """The same with another number of heads, which stand in the second dimension."""
-    return x[:, :1].expand(-1, count, *x.shape[2:]).contiguous()
-
-
-MISFITS = [  # which tensor, what becomes of it, and what an error says
-    ("q", lambda q: heads(q, 3), r"3 query heads cannot share 2 KV heads evenly"),
-    ("q", lambda q: q[..., :4], r"q has heads of 4 numbers, the cache heads of 16"),
-    ("k_new", lambda k: heads(k, 4), r"k_new has 4 heads of 16 numbers, the cache 2 heads of 16"),
-    ("v_new", lambda v: v[..., :7], r"v_new has 2 heads of 7 numbers, the cache 2 heads of 16"),
-    ("v", lambda v: heads(v, 4), r"the cache of K is \[10, 2, 4, 16\], that of V \[10, 4,"),
-]
-
-
-@each_implementation
-@pytest.mark.parametrize(("which", "change", "message"), MISFITS)
-def test_heads_that_do_not_fit_are_refused_before_a_launch(monkeypatch, name, which, change, message):
-    monkeypatch.setattr(Launch, "__call__", None)
-    args = dict(zip(NAMES, Case([6, 9], group=2).args(), strict=True))
-    args[which] = change(args[which])
-    for _ in range(2):  # a refusal is not remembered as a success
-        with pytest.raises(ConfigError, match=f"^{message}"):
-            IMPLEMENTATIONS[name](*args.values())
-
-
-@pytest.mark.skipif(not INTERPRETED, reason="for a CPU")
-def test_query_heads_other_than_those_planned_for_are_refused():
-    q, k, _, table, lens, longest, *new = Case([6, 9], group=2).args()
-    attention = SparseAttention(cache_like(k, 1), 6)
-    attention.plan(table[None], lens, longest)
-    with pytest.raises(ConfigError, match=r"^q, k_new and v_new are \[\(2, 4, 16\), .* planned were \[\(2, 6, 16\)"):
-        attention.run(0, q, *new)

@@ -22,8 +22,8 @@ from rosecourse.decode import five_kernels, ops
 from rosecourse.kernels import FusedLinears, add_norm, folded
 from rosecourse.kernels.appending_attention import attend_and_append, splits_for
 from rosecourse.lessons import l070
+from rosecourse.models.configs import shape_of
 from rosecourse.models.llama import Llama, LlamaLayer, LlamaShape
-from rosecourse.models.llama_config import llama_shape
 from rosecourse.models.ops import GatedLinear
 from rosecourse.models.shape import Rotary
 from tests.kernels.attention_inputs import Case
@@ -210,7 +210,7 @@ def pair(request, model):
     _, config = FAMILY[request.param]
     hf = random_hf(*FAMILY[request.param])
     weights = {name.removeprefix("model."): weight.data.to(DEVICE) for name, weight in hf.named_parameters()}
-    return Llama(llama_shape(config.to_dict(), "small"), weights, model.tokenizer, "small"), hf
+    return Llama(shape_of(config.to_dict(), "small"), weights, model.tokenizer, "small"), hf
 
 
 def prompts_of(lengths):

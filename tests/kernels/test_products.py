@@ -4,7 +4,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from rosecourse import ConfigError
 from rosecourse.decode.sampling import NO_TOKEN, argmax
 from rosecourse.kernels.fused import Folded, FusedLinears, Head, Stream, folded
 from tests.kernels.harness import DEVICE, EPS, INTERPRETED, MARKS, ROUNDING, pairwise
@@ -135,18 +134,6 @@ def test_rows_that_are_not_aligned_or_far_apart_are_copied():
         linears.linear_add(rows, w, Stream(x, torch.empty(0), 32))
     assert torch.equal(xs[1], xs[0])
     assert torch.equal(xs[2], xs[0])
-
-
-def test_what_the_kernels_do_not_take():
-    with pytest.raises(ConfigError, match=r"know no torch\.float64"):
-        FusedLinears(DEVICE, torch.float64)
-    linears, x = FusedLinears(DEVICE, torch.float32), numbers(257, 8, dtype=torch.float32)
-    with pytest.raises(ConfigError, match="257 rows for small products: give 1 to 256"):
-        stream_of(linears, x)
-    stream_of(linears, x[:256])
-    linears.shared_memory = 1000
-    with pytest.raises(ConfigError, match=r"no tile of a matrix of \[3, 8\] fits into 1000 bytes"):
-        linears.norm_linear(Stream(x, x, 8), folded(*weights(8, 3, torch.float32)), EPS)
 
 
 # -- the logits with the best token of each tile of the vocabulary, and the choice among those ----------------------

@@ -22,7 +22,7 @@ def arrived(size, send):
 @pytest.mark.parametrize("size", [1, to_host.TILE - 1, to_host.TILE, to_host.TILE + 1])
 def test_the_kernel_writes_what_is_there_and_nothing_behind_it(size):
     tokens, grid = torch.arange(size + 5, device=DEVICE), (triton.cdiv(size, to_host.TILE), 1, 1)
-    found = arrived(size + 5, lambda host: to_host._launch(DEVICE)(grid, tokens, host, size))
+    found = arrived(size + 5, lambda host: to_host.ToHost(DEVICE).launch(grid, tokens, host, size))
     assert found == [*range(size), *[-9] * 5]
 
 

@@ -115,21 +115,6 @@ def test_other_threads_hold_up_nothing(handler):
         assert getsignal(SIGINT) != handler
 
 
-def test_a_section_that_hangs_is_interrupted_by_the_second_one(monkeypatch):
-    now, passed = [100.0], []
-    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
-
-    def hangs():
-        with bookkeeping, bookkeeping:
-            for later in (0, module.PATIENCE / 2, module.PATIENCE / 2):
-                now[0] += later
-                raise_signal(SIGINT)
-                passed.append(later)
-
-    comes_out_of(hangs)
-    assert len(passed) == 2
-
-
 def test_an_interrupt_at_any_line_of_the_mechanism_itself():
     """`strike_lines` sees to it that it comes out, once, and that the handler is back."""
 

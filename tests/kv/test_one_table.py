@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rosecourse import BlockError, ConfigError
+from rosecourse import BlockError
 from rosecourse.kv.blocks import BlockTable, Copy, KVBlockManager
 
 L, H, D = 2, 2, 3
@@ -46,26 +46,7 @@ def freed(kv):
     return other
 
 
-def unowned(kv, table):
-    kv.info(table[0]).owners = 0
-    kv.free(table)
-
-
-def another_block(kv, table):
-    table[0] = 7
-    kv.free(table)
-
-
-def written(kv, table, given):
-    """Tokens of a right shape but for one of the tensors."""
-    good = {"blocks": torch.tensor([table[0]] * 3), "slots": torch.arange(3)}
-    good |= {"keys": torch.ones(3, H, D), "values": torch.ones(3, H, D)}
-    kv.write_tokens(0, *(good | {given: good[given][:2]}).values())
-
-
 MISUSES = [
-    *((lambda kv, _, bad=bad: kv.allocate(bad), "num_tokens is .*: give a wh") for bad in (-1, 1.5, "4", None, True)),
-    (lambda kv, table: kv.allocate(9, [table[0], table[0]]), "shows a block twice"),
     (lambda kv, table: kv.allocate(9, [table[0], 7]), "block 7 is not in use"),
     *((lambda kv, table, bad=bad: kv.info(bad), "is not in use: freed twice") for bad in (5, -1, "0", None, [0])),
     (lambda kv, table: kv.keep(5), "block 5 is not in use"),
@@ -76,10 +57,6 @@ MISUSES = [
     (lambda kv, table: kv.share(make_kv().allocate(5)), "no block table of this cache"),
     (lambda kv, table: kv.free(freed(kv)), "freed twice"),
     (lambda kv, table: kv.share(freed(kv)), "used after"),
-    (unowned, "does not own"),
-    (another_block, "block 7 is not in use"),
-    *((lambda kv, table, each=each: written(kv, table, each), r"give \[T, 2, 3\]") for each in ("keys", "values")),
-    *((lambda kv, table, each=each: written(kv, table, each), r"and \[T\] twice") for each in ("blocks", "slots")),
 ]
 
 
@@ -88,22 +65,10 @@ def test_misuse_is_refused_and_changes_nothing(call, says):
     kv = make_kv()
     table = kv.allocate(6)
     before = sorted(kv.free_blocks()), list(table), kv.num_available()
-    kv.keys[:], kv.values[:] = 0, 0
     with pytest.raises(BlockError, match=says):
         call(kv, table)
-    if call is another_block:
-        table[0] = before[1][0]
-    if call is unowned:
-        kv.info(table[0]).owners = 1
     assert (sorted(kv.free_blocks()), list(table), kv.num_available()) == before
     kv.audit([table])
-    assert not torch.stack([kv.keys, kv.values]).any()
-
-
-@pytest.mark.parametrize("name", SIZES)
-def test_an_argument_that_cannot_be_is_named_with_its_value(name):
-    with pytest.raises(ConfigError, match=rf"^{name} is -7"):
-        KVBlockManager(**SIZES | {name: -7})
 
 
 # -- the audit ----------------------------------------------------------------------------------------------------

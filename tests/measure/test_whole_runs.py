@@ -11,8 +11,8 @@ from rosecourse.measure.compare import compare, compare_ladder
 from rosecourse.measure.counters import count_step
 from rosecourse.measure.rivals import time_pairs
 from rosecourse.measure.workload import Request, Workload, require_whole, run_offline, run_scheduler, run_streaming
-from rosecourse.models.load import from_transformers
 from tests.support.failing import cancels_one, sick_model
+from tests.support.small_models import from_transformers
 
 PARAMS = SamplingParams(max_new_tokens=8, stop_on_eos=False)
 STOPS = SamplingParams(max_new_tokens=8)

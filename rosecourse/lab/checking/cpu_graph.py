@@ -13,12 +13,16 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ...decode.graphs import CUDAGraphs, Graph, Work
-from ...errors import CaptureError
+from ...errors import RosecourseError
 from ...kernels.launch import Launch
 from ...measure.counters import DispatchMode
 
 READS = ("item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__array__", "__contains__")
 FOLLOWS_DATA = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
+
+
+class CaptureError(RosecourseError, RuntimeError):
+    """An operation that cannot be a part of a graph. Nothing has been recorded."""
 
 
 class CPUGraph:

@@ -20,12 +20,11 @@ from ...decode.inputs import DecodeInputs
 from ...decode.parts import DecodeParts
 from ...decode.rows import LIVE, POSITION, TOKEN
 from ...decode.runner import Outcome
-from ...errors import CaptureError
 from ...kv.pool import KVPool
 from ...lessons import l066
 from . import Wrong, kind_of, must
 from .costs import Bound
-from .cpu_graph import CPUGraph, cpu_graphs_by
+from .cpu_graph import CaptureError, CPUGraph, cpu_graphs_by
 from .cpu_runners import FixedWidthForward
 from .holding import Before
 from .layout import ONE_TABLE
