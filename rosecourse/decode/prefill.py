@@ -1,9 +1,8 @@
 """Part `prefill`: the prompts of a batch, in one flat row; their K and V go straight into the sessions' blocks.
 
-On a GPU pads fill the row up to one of few sizes. For each number of rows that it has not seen, cuBLAS asks a heuristic
-which of its kernels to take: on an H200's host 2 to 5 ms for each of a layer's four products, where a whole prefill of
-short prompts takes 4 ms. And a prefill of few tokens is one replay of a CUDA graph: to launch its operations takes the
-host longer than the GPU to run them. (vLLM does both for batches of up to 512 tokens, prompts among them.)
+On a GPU pads fill the row up to one of few sizes: the first prefill with a new number of rows takes longer than others
+(data/prefills.csv). And a prefill of few tokens is one replay of a CUDA graph: to launch its operations takes the host
+longer than the GPU to run them. (vLLM does both for batches of up to 512 tokens, prompts among them.)
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ MOST = 512  # rows of a graph: to launch more takes the host no longer, and the 
 
 
 class Prefill:
-    """The host does not wait for any of it, and no library makes plans: whatever the prompts, the shapes are few."""
+    """The host does not wait for any of it. Whatever the prompts, the shapes are few."""
 
     def __init__(self, model: Model, kv: KVPool, config: EngineConfig) -> None:
         self.model, self.kv = model, kv
@@ -136,11 +135,7 @@ def prompt_attention_for(model: Model, kv: KVPool) -> AttentionByGroups | Varlen
 
 
 class AttentionByGroups:
-    """PyTorch's attention of equal lengths, a call for each group of neighbouring sessions that have them.
-
-    On a recent GPU it is cuDNN's in half precision, which makes a plan for each shape that it has not seen, and again
-    in each thread: some 50 ms on an H200.
-    """
+    """PyTorch's attention of equal lengths, a call for each group of neighbouring sessions that have them."""
 
     def __init__(self, kv: KVPool, heads_per_kv_head: int) -> None:
         self.kv, self.heads_per_kv_head = kv, heads_per_kv_head
@@ -174,7 +169,7 @@ class AttentionByGroups:
 
 
 class VarlenAttention:
-    """One call for prompts of any lengths, FlashAttention's for sequences of variable length, which needs no plan.
+    """One call for prompts of any lengths, FlashAttention's for sequences of variable length.
 
     varlen: `torch.nn.attention.varlen.varlen_attn`, or what computes the same.
     """

@@ -231,7 +231,7 @@ LESSONS = ladder(
         "prefill": BEST.prefill,
         "delivery": BEST.delivery,
         "workload": C_ONE,
-        "about": "readers are woken in turns; prefills wait for nothing and plan nothing",
+        "about": "a prefill waits for nothing, and a short one is a single replay; many readers are woken in turns",
         "headline": ("total throughput", "mean"),
     },
     {

@@ -60,13 +60,6 @@ def layer_spans(step: Timeline, layers: int) -> pd.DataFrame:
     return _spans(spans)
 
 
-def in_gaps(spans: pd.DataFrame) -> float:
-    """The time in which the device runs nothing, between two of its runs."""
-    runs = spans[spans.what == RUN]
-    gaps = runs.start - runs.end.cummax().shift()
-    return float(gaps.clip(lower=0).sum())
-
-
 def _spans(spans: Sequence[tuple[str, str, int, float, float]]) -> pd.DataFrame:
     """Those that take some time, or are no waits."""
     return pd.DataFrame([one for one in spans if one[4] > one[3] or one[1] != WAIT], columns=COLUMNS)

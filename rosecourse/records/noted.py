@@ -26,7 +26,7 @@ def published_figures(lesson: str | None = None) -> pd.DataFrame:
 
 
 def recorded_prefills(table: str) -> pd.DataFrame:
-    """A table that cells of 068 have printed on a GPU, in milliseconds: cases by what was measured.
+    """A table about prefills before and after 068, measured on a GPU, in milliseconds: cases by what was measured.
 
     table: `threads`, `pads` or `graphs`. Its `attrs` hold the provenance.
     """
@@ -35,7 +35,7 @@ def recorded_prefills(table: str) -> pd.DataFrame:
     wide = wide.loc[rows.case.unique(), rows.measure.unique()].rename_axis(index=None, columns=None)
     one = rows.iloc[0]
     told = f"{one.gpu}, {one.date}, {one.versions.replace(';', ',')}, commit {one.commit}"
-    wide.attrs["provenance"] = f"Recorded by this cell on one {told}."
+    wide.attrs["provenance"] = f"Recorded on one {told}."
     return wide
 
 

@@ -4,15 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rosecourse.measure.lanes import (
-    PLAN,
-    READ,
-    RUN,
-    WAIT,
-    in_gaps,
-    layer_spans,
-    simulate_steps,
-)
+from rosecourse.measure.lanes import PLAN, READ, RUN, WAIT, layer_spans, simulate_steps
 from tests.support.timelines import layers_of_kernels
 
 TIMES = st.integers(0, 9)
@@ -46,8 +38,6 @@ def test_the_host_waits_for_the_device_and_the_device_for_it():
     spans = simulate_steps([1, 1], 2, [5, 5], 1)
     host = [(PLAN, 0, 0, 1), (PLAN, 1, 1, 2), (WAIT, 0, 2, 6), (READ, 0, 6, 8), (WAIT, 1, 8, 11), (READ, 1, 11, 13)]
     assert [tuple(span) for span in spans[spans.lane == "host"].iloc[:, 1:].to_numpy()] == host
-    assert in_gaps(spans[spans.lane == "device"]) == 0
-    assert in_gaps(simulate_steps([1, 1, 1], 2, [5, 5, 5], 0)) == 6
 
 
 def test_a_kernel_that_starts_early_waits_for_the_one_before():
@@ -58,4 +48,4 @@ def test_a_kernel_that_starts_early_waits_for_the_one_before():
     waits = spans[spans.what == WAIT]
     assert [*zip(waits.start, waits.end, strict=True)] == [(5 * n, 5 * n + 2) for n in range(10)]
     in_turn = layer_spans(layers_of_kernels(4), 2)
-    assert (set(in_turn.what), in_turn.end.max(), in_gaps(in_turn)) == ({RUN}, 50, 0)
+    assert (set(in_turn.what), in_turn.end.max()) == ({RUN}, 50)

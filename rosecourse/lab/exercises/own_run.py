@@ -71,7 +71,9 @@ WORK: Mapping[str, LiveWork] = {  # where the lesson's path needs other work tha
     "065": LiveWork((4, 16), (64, 64), prompt_tokens=36, samples=8, on_a_cpu="a copy has no launch to save"),
     "066": LiveWork((8, 64), (36, 128), on_a_cpu="a graph replays one operation after another", simulated=True),
     "067": LiveWork((8, 64), (36, 128), on_a_cpu="there is nobody to wait for, and nothing to run ahead of"),
-    "068": LiveWork(runner=run_streaming),
+    "068": LiveWork(
+        new_tokens=(24, 128), runner=run_streaming, on_a_cpu="nothing is launched ahead, and a prefill has no graph"
+    ),
     "069": replace(ROUNDS, on_a_cpu="`add_norm` is two operations, and no kernel has to be started"),
     "070": replace(ROUNDS, on_a_cpu="both engines run the same operations", simulated=True),
     "071": LiveWork((4, 64), (20, 128), interval=1e-9, on_a_cpu="no kernel waits for another", simulated=True),
