@@ -93,6 +93,8 @@ def _attend_to_new(q, k_new, v_new, top, total, acc, scale):
     return new_top, total * rescale + weight, acc
 
 
+# ROW: a power of two that MAX_BLOCKS fits into; 0 where the table is read at each position. FLOAT32: products are in
+# float32, whatever the cache holds.
 @triton.jit(
     do_not_specialize=["q_stride", "k_stride", "v_stride", "table_stride"],
     do_not_specialize_on_alignment=["q_ptr", "table_ptr", "lens_ptr", "k_new_ptr", "v_new_ptr"],
@@ -105,8 +107,6 @@ def _attend_and_append_kernel(
     ROTARY: tl.constexpr, NORM: tl.constexpr, EPS: tl.constexpr,
     ROWS: tl.constexpr, BLOCK_D: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    # ROW: a power of two that MAX_BLOCKS fits into; 0 where the table is read at each position. FLOAT32: products are
-    # in float32, whatever the cache holds.
     b, h, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     g, d, t, i = tl.arange(0, ROWS), tl.arange(0, BLOCK_D), tl.arange(0, TILE), tl.arange(0, max(ROW, 1))
     table_row = table_ptr + b * table_stride
