@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from .checks import check_fields, is_count, is_within
+from .checks import check_fields, is_count, is_within, shown
 
 PACKAGE = Path(__file__).resolve().parent
 # The shipped model and what was recorded: inside an installed package, beside it in a source tree.
@@ -21,6 +21,8 @@ class EngineConfig:
     max_seq_len: most tokens of one session, prompt and completion; None is the model's context.
     num_blocks: blocks of the KV pool, per layer; None is enough for `max_batch_size` sessions of `max_seq_len` tokens.
     prefix_cache: keep the blocks of finished prompts and share them with prompts that begin alike.
+    max_num_batched_tokens: tokens of one step at most, of prompts in chunks and of the sessions that decode beside them
+    (lesson 074); None computes each prompt whole, between two decode steps.
     triton_kv_append_min_batch: sessions from which on K and V are appended by a Triton kernel (lesson 061).
     triton_kv_append_full_batch_min_batch: the same for the kernel that takes whole batches; None is the former.
     nvtx: on CUDA, name the stages of a decode step for Nsight Systems (lesson 036).
@@ -31,6 +33,7 @@ class EngineConfig:
     max_seq_len: int | None = None
     num_blocks: int | None = None
     prefix_cache: bool = True
+    max_num_batched_tokens: int | None = None
     triton_kv_append_min_batch: int = 128
     triton_kv_append_full_batch_min_batch: int | None = None
     nvtx: bool = False
@@ -43,6 +46,10 @@ class EngineConfig:
             max_seq_len=(lambda n: n is None or is_count(n, 2), "2 or more, or None for the model's context"),
             num_blocks=(lambda n: n is None or is_count(n), "1 or more, or None for as many as the batch needs"),
             prefix_cache=(lambda value: isinstance(value, bool), "True or False"),
+            max_num_batched_tokens=(
+                lambda n: n is None or is_count(n, self.max_batch_size),
+                f"{shown(self.max_batch_size)} (max_batch_size: each session that decodes takes one) or more, or None",
+            ),
             triton_kv_append_min_batch=(is_count, "1 or more"),
             triton_kv_append_full_batch_min_batch=(lambda n: n is None or is_count(n), "1 or more"),
             nvtx=(lambda value: isinstance(value, bool), "True or False"),

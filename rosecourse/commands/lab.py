@@ -12,7 +12,7 @@ from ..checks import require
 from .late import checking, engines, own_run, part_file
 from .options import LESSONS, Flags, command, threads_option
 
-LESSON = click.Choice([*LESSONS[1:], "073"])  # those with a course, as in `lab.course`
+LESSON = click.Choice([*LESSONS[1:], "073", "074"])  # those with a course, as in `lab.course`
 DEFAULT_LESSON = "060"  # the last lesson about a KV append whose part launches no kernels: it is about Python alone
 
 

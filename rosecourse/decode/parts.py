@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from ..checks import require
+from .fill import FillStep
 
 # append(layer_idx, k, v) writes the new tokens' K and V [B, H, D] of one layer.
 Append = Callable[[int, Tensor, Tensor], None]
@@ -47,6 +48,8 @@ class DecodeParts:
     to the host.
     prefill: `prefill(sessions)` puts K and V of prompts into their blocks; returns logits [B, vocab_size].
     delivery: how tokens get to readers in other threads, made as `delivery(config)`.
+    fill: `fill(num_decoding, prompts)` says how many tokens of each prompt a step computes beside so many sessions that
+    decode, where the engine has a budget of tokens a step. Made as `fill(budget)`.
     ops: what the layers are computed with in the step, made as `ops(model, config)`; prompts take `models.ops`.
 
     None is a part that the step does without.
@@ -65,6 +68,7 @@ class DecodeParts:
     rows: Part | None = None
     runner: Part | None = None
     device_step: Part | None = None
+    fill: Part = FillStep
 
     def build(self, name: str, *arguments: Any) -> Any:
         """The part of this name. Raises `ConfigError` where a step asks for one that is not there."""

@@ -197,11 +197,12 @@ class VarlenAttention:
 
     def _of_all(self, tokens: Any, totals: list[int]) -> tuple[Tensor, Tensor, Tensor]:
         """Where the K and V of each session begin and end in a flat row, and where each lies in the cache."""
-        session_of = [b for b, total in enumerate(totals) for _ in range(total)]
-        positions = [p for total in totals for p in range(total)]
-        owner, position = index_tensor([session_of, positions], self.kv.device)
-        cu_seqlens_k = index_tensor([0, *accumulate(totals)], self.kv.device).int()
-        return cu_seqlens_k, tokens.tables[:, owner, position // self.kv.block_size], position % self.kv.block_size
+        starts = index_tensor([0, *accumulate(totals)], self.kv.device)
+        row = torch.arange(sum(totals), device=self.kv.device)
+        owner = torch.bucketize(row, starts[1:], right=True)  # on the device: the rows are all contexts together
+        position = row - starts[owner]
+        blocks = tokens.tables[:, owner, position // self.kv.block_size]
+        return starts.int(), blocks, position % self.kv.block_size
 
 
 def for_query_heads(x: Tensor, times: int) -> Tensor:

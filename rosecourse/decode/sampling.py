@@ -83,7 +83,7 @@ def sampling_metadata(sessions: Sequence[InferenceSession], device: torch.device
     """The same as `Rows.view` has, for sessions that have no rows yet, such as those of a prefill."""
     if all(session.params.temperature == 0 for session in sessions):
         return None
-    told = [(len(session.token_ids), *sampling_fields(session.params)) for session in sessions]
+    told = [(session.num_cached_tokens, *sampling_fields(session.params)) for session in sessions]
     fields = index_tensor(list(zip(*told, strict=True)), device)
     positions, _, top_k, _, keys = fields
     floats = fields.view(torch.float64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..lessons import ASIDE, LESSONS, lesson
+from ..lessons import ASIDES, LESSONS, lesson
 from ..pages.say import Markdown, say
 from ..records.results import RESULTS
 from ..records.runs import recorded_comparison
@@ -24,7 +24,7 @@ def lesson_map(folder: Path | None = None, results: Path = RESULTS) -> Markdown:
     heads = heads_in(folder or repository(Path.cwd()) / NOTEBOOKS)
     recordings = {rung.number: recorded_comparison(rung.number, folder=results) for rung in LESSONS}
     more = {one.number: [one.about, one.workload.name, named_cell(one, recordings[one.number])] for one in LESSONS}
-    more[ASIDE.number] = [ASIDE.about, "", ""]
+    more |= {one.number: [one.about, "", ""] for one in ASIDES}
     rows = [["lesson", "minutes", "what changes", "workload", recorded_head(recordings.values())]]
     for head in heads:
         rows.append([head.link, str(head.minutes), *more.get(head.number, ["looks back over all of them", "", ""])])
@@ -35,7 +35,7 @@ def lesson_map(folder: Path | None = None, results: Path = RESULTS) -> Markdown:
 
 def my_status() -> Markdown:
     """The learner's progress, for the page that this process runs: a row for each lesson that is begun."""
-    numbers = [rung.number for rung in (*LESSONS, ASIDE)]
+    numbers = [rung.number for rung in (*LESSONS, *ASIDES)]
     lessons = [head for head in heads_in(repository(Path.cwd()) / NOTEBOOKS) if head.number in numbers]
     progress = my_progress()
     rows = [_row(head, progress[head.number]) for head in lessons if progress.get(head.number)]

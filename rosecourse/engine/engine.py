@@ -259,9 +259,6 @@ class InferenceEngine:
         """Decode steps that were launched and have not landed."""
         return len(self.pipeline.in_flight)
 
-    def is_in_flight(self, session: InferenceSession) -> bool:
-        return self.runner.is_in_flight(session)
-
     def begin(self, sessions: Sequence[InferenceSession], logits: torch.Tensor) -> Landed:
         """Have the first token of each session chosen, by the logits [B, vocab_size] of its prefill.
 
@@ -270,7 +267,7 @@ class InferenceEngine:
         """
         with self.guard:
             if self.num_in_flight and (
-                self.pipeline.in_flight[-1].user is not None or any(map(self.is_in_flight, sessions))
+                self.pipeline.in_flight[-1].user is not None or any(map(self.runner.is_in_flight, sessions))
             ):
                 self.settle()
             require_in_step("take", sessions, self, missing=(0,))
@@ -305,13 +302,6 @@ class InferenceEngine:
         with bookkeeping, self.guard.lock:
             self.runner.settle()
 
-    def can_append(self, sessions: Sequence[InferenceSession]) -> bool:
-        """Whether the pool has the blocks that one more token of each session needs."""
-        with self.guard:
-            for session in sessions:
-                require_blocks(session, self, by_hand=False)
-            return self.kv.can_append([session.table for session in sessions])
-
     def take_tokens(self, sessions: Sequence[InferenceSession], logits: torch.Tensor) -> list[int]:
         """Sample each session's next token and append it.
 
@@ -334,7 +324,7 @@ class InferenceEngine:
         sibling = None
         try:
             with self.guard:
-                if self.is_in_flight(session):
+                if self.runner.is_in_flight(session):
                     self.settle()
                 require_rule("fork", session, self)
                 if params is not None:
@@ -364,7 +354,9 @@ class InferenceEngine:
             for session in holding:
                 tokens, cached = len(session.token_ids), session.num_cached_tokens
                 length = self.kv.length(session.table)
-                if not cached <= length <= tokens + self.is_in_flight(session):  # one too many, of a session of NaN
+                if (
+                    not cached <= length <= tokens + self.runner.is_in_flight(session)
+                ):  # one too many, of a session of NaN
                     raise BlockError(f"a session of {tokens} tokens has blocks for {length}, and {cached} are computed")
 
     def hand_over(self, thread: threading.Thread) -> None:

@@ -5,13 +5,15 @@ Schedulers call it inside `guards.Guard`; `InferenceEngine` does for sessions th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 
+from ..checks import require
 from ..config import EngineConfig, SamplingParams
 from ..decode import Batch, DecodeParts
+from ..decode.chunks import MixedStep
 from ..decode.sampling import NO_TOKEN, tokens_of_each
 from ..errors import LogitsError, RosecourseError
 from ..kv.guards import bookkeeping
@@ -19,6 +21,8 @@ from ..kv.prefix_cache import PrefixCache
 from ..models.ops import with_ops
 from ..models.shape import Model
 from ..request.session import InferenceSession
+
+NO_CHUNKS = "max_num_batched_tokens needs the pipeline of lesson 068 or later: give None, or the parts of a later rung"
 
 
 class Landed(NamedTuple):
@@ -45,6 +49,10 @@ class ModelRunner:
         self.decode_step = parts.step(parts, with_ops(model, parts.ops(model, config)), self.kv, config)
         self.pipeline = parts.pipeline(self.decode_step, self.kv, config)
         self.prompts = parts.prefill(model, self.kv, config)
+        if config.max_num_batched_tokens is not None:
+            require(hasattr(self.pipeline, "begin"), NO_CHUNKS)
+            self.fill = parts.fill(config.max_num_batched_tokens)
+            self.mixed_step = MixedStep(self.kv, self.decode_step, self.prompts)
         self.ends: Collection[int | None] = ()  # the token ids that end a text
         self._fresh: set[InferenceSession] = set()  # prefilled, and no token taken yet
 
@@ -83,9 +91,19 @@ class ModelRunner:
         logits = bookkeeping.interruptible(self.prompts, sessions)
         for session in sessions:
             session.num_cached_tokens = len(session.token_ids)
+        self._are_computed(sessions)
+        return logits
+
+    def mix(self, decoding: Batch, chunks: Mapping[InferenceSession, int]) -> torch.Tensor:
+        """One step over sessions that decode and over chunks of prompts; see `MixedStep`."""
+        logits = self.mixed_step(decoding, chunks)
+        self._are_computed([session for session in chunks if not session.num_missing_tokens])
+        return logits
+
+    def _are_computed(self, sessions: Sequence[InferenceSession]) -> None:
+        for session in sessions:
             session.awaits_prefill = False
         self._fresh.update(sessions)
-        return logits
 
     def begin(self, batch: Batch, logits: torch.Tensor) -> Landed:
         """Have the first token of each session chosen; see `InferenceEngine.begin`."""

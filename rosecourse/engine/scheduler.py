@@ -11,10 +11,14 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from math import inf
 from operator import attrgetter
 from typing import Any
 
-from ..checks import is_count, require, require_a, shown, told
+from torch import Tensor
+
+from ..checks import is_count, require_a, shown, told
 from ..config import EngineConfig, SamplingParams
 from ..decode import Batch
 from ..errors import ConfigError, EngineBusy, KVCacheExhausted, RequestError, SchedulerClosed
@@ -22,7 +26,7 @@ from ..kv.buffers import index_tensor
 from ..kv.guards import bookkeeping
 from ..request.session import InferenceSession, SessionTimes
 from .model_runner import Landed
-from .queues import Queue, fifo
+from .queues import NewToken, Sessions
 from .rules import require_own, require_rule, require_siblings
 
 
@@ -36,12 +40,12 @@ class SchedulerStats:
     preemptions: int = 0
 
 
-NewToken = tuple[InferenceSession, int]
 TABLE = attrgetter("table")
 
 
-class OnlineScheduler:
-    """Continuous batching: each step admits what fits, prefills it, and decodes everything that was running.
+class OnlineScheduler(Sessions):
+    """Continuous batching: each step admits what fits, prefills it, and decodes everything that was running. With a
+    budget of tokens a step computes chunks of prompts beside the sessions that decode (lesson 074).
 
     When no block is free the newest session is preempted: its blocks go, it waits at the front (a fork that was waiting
     stays where it is), and is computed again later. Several samples of one prompt are forked off its session after the
@@ -54,13 +58,11 @@ class OnlineScheduler:
         *,
         max_batch_size: int | None = None,
         prefill_max_batch_size: int | None = None,
-        admission: Callable[[Queue], int] = fifo,
     ) -> None:
         """engine: an `InferenceEngine`. prefill_max_batch_size: prompts computed together. None is the engine's
-        `max_batch_size`. admission: gives the number of the next to admit in the queue of those that wait.
+        `max_batch_size`.
         """
         require_a(EngineConfig, getattr(engine, "config", None), "the config of the engine")
-        require(callable(admission), f"admission is {shown(admission)}: give a function of the waiting sessions")
         most = engine.config.max_batch_size
         self.max_batch_size = most if max_batch_size is None else max_batch_size
         self.prefill_max_batch_size = self.max_batch_size if prefill_max_batch_size is None else prefill_max_batch_size
@@ -68,20 +70,13 @@ class OnlineScheduler:
             raise ConfigError(f"max_batch_size is {shown(max_batch_size)}: give 1 to {most}, the engine's own")
         if not is_count(self.prefill_max_batch_size):
             raise ConfigError(f"prefill_max_batch_size is {shown(prefill_max_batch_size)}: give 1 or more")
-        self.engine, self.runner, self.admission = engine, engine.runner, admission
+        super().__init__(engine.runner)
+        self.engine = engine
+        self.budget: int | None = engine.config.max_num_batched_tokens  # of tokens a step
         self.ref = weakref.ref(self)  # by which its sessions know it
         self.manager_thread: threading.Thread | None = None  # of the SchedulerManager that steps it
-        self.waiting, self.running = Queue(), Queue()  # who waits holds no blocks, unless it is a fork
-        self.ended = Queue()  # no longer running, but a step in flight still writes to their blocks
-        self.failed: list[InferenceSession] = []  # ended by an error of their own; whoever has read it may empty it
         self.stats = SchedulerStats()
-        self._new_tokens: list[NewToken] = []  # made, and not yet returned by a step
-        self._failure: BaseException | None = None  # why blocks could not be given back
         self.before_landing: Callable[[], None] | None = None  # called when the host is about to wait for the device
-
-    @property
-    def has_work(self) -> bool:
-        return bool(self.waiting or self.running or self._new_tokens or self.ended)
 
     def submit(self, session: InferenceSession, siblings: Sequence[SamplingParams] = ()) -> None:
         """Queue a session of `engine.new_session`, or a fork, which needs no prefill and goes on where it is.
@@ -132,7 +127,9 @@ class OnlineScheduler:
             bookkeeping.interruptible(self.step)
 
     def step(self) -> list[NewToken]:
-        """One prefill, if something waits and fits, and one decode step. Returns the new tokens in order.
+        """One prefill, if something waits and fits, and one decode step; with a budget of tokens, one step over both.
+
+        Returns the new tokens in order.
 
         A step that raises loses nothing: the sessions that it was computing wait at the front to be computed again, and
         the next step also returns its tokens. Only when blocks could not be given back all others raise too.
@@ -144,17 +141,13 @@ class OnlineScheduler:
         new_tokens: list[NewToken] = []
         try:
             with self.engine.guard:
-                self._advance()
+                if self.budget is None or not self._mix(self.budget):
+                    self._advance()
                 new_tokens, self._new_tokens = self._new_tokens, []
                 return new_tokens
         except BaseException:
             self._new_tokens = new_tokens or self._new_tokens  # an interrupt that waited: nobody has got them
             raise
-
-    def take_new_tokens(self) -> list[NewToken]:
-        """The tokens that no step has returned; none will."""
-        new_tokens, self._new_tokens = self._new_tokens, []
-        return new_tokens
 
     def _advance(self) -> None:
         """Schedule, launch, commit: for the prompts that are admitted, then for the sessions that ran before.
@@ -217,7 +210,7 @@ class OnlineScheduler:
                 self._free(sample)  # and it stays where it is, unless its last token has come
                 if sample.finished:
                     self.waiting.discard(sample)
-            self._put_back([s for s in self.running if s.awaits_token])
+            self._put_back([s for s in self.running if s.awaits_token or s.awaits_prefill])
             raise
         self._hand_out(landed)
 
@@ -227,8 +220,11 @@ class OnlineScheduler:
             self.runner.settle()
         self._put_back([session for session in sessions if session in self.running or not session.finished])
 
-    def _admit(self) -> list[InferenceSession]:
-        """The sessions to prefill, with their blocks; forks, which have theirs, start to run."""
+    def _admit(self, budget: float = inf) -> list[InferenceSession]:
+        """Sessions start to run: forks, which have their blocks, and those to prefill, which are returned with theirs.
+
+        budget: prompts are admitted until they have so many tokens to compute.
+        """
         if not self.running:
             self.runner.settle()  # blocks may be on their way back, of another scheduler's sessions too
         places = self.max_batch_size - len(self.running)
@@ -238,29 +234,21 @@ class OnlineScheduler:
         admitted: list[InferenceSession] = []
         try:
             while self.waiting and places > 0 and len(admitted) < self.prefill_max_batch_size:
-                session = self._next()
-                is_fork = session.table is not None
-                if not is_fork and not self._reserve(session, needed, alone=not (self.running or admitted)):
-                    break
+                session = self.waiting[0]
+                if session.table is None:
+                    if budget <= 0 or not self._reserve(session, needed, alone=not self.running):
+                        break
+                    admitted.append(session)
+                    budget -= session.num_missing_tokens
                 self.waiting.discard(session)
+                self.running.append(session)
                 session.times.admitted = session.times.admitted or time.perf_counter()
-                (self.running if is_fork else admitted).append(session)
                 places -= 1 + len(session.to_fork)  # samples that find no place wait
                 needed += self._blocks_to_come(session)
         except BaseException:
             self._put_back(admitted)
             raise
         return admitted
-
-    def _next(self) -> InferenceSession:
-        """The waiting session that the admission policy names."""
-        number = self.admission(self.waiting)
-        if not is_count(number, 0) or number >= len(self.waiting):
-            raise ConfigError(
-                f"the admission policy returned {number!r}: it must return 0 to {len(self.waiting) - 1}, the number of "
-                "a waiting session"
-            )
-        return self.waiting[number]
 
     def _reserve(self, session: InferenceSession, needed: int, alone: bool) -> bool:
         """Reserve a session's blocks if those stay free that the others, and its samples, need; else it would be
@@ -300,93 +288,73 @@ class OnlineScheduler:
         self.stats.preemptions += 1
         return True
 
-    def _begin(self) -> None:
-        """Admit what waits and fits, and compute its prompts."""
-        if admitted := self._admit():
-            self._prefill(admitted)
+    def _begin(self) -> bool:
+        """Admit what waits and fits, and compute its prompts whole; with a budget of tokens, `_mix` does. Returns
+        whether there were any."""
+        admitted = [] if self.budget is not None else self._admit()
+        if admitted:
+            self._compute(list(admitted), partial(self.runner.prefill, admitted))
+        return bool(admitted)
 
-    def _prefill(self, sessions: list[InferenceSession]) -> None:
-        """Compute prompts, and have the first token of each of their samples chosen."""
+    def _mix(self, budget: int) -> bool:
+        """One step over what decodes and over chunks of prompts; False if there is no prompt to compute."""
+        prompts = [session for session in self.running if session.awaits_prefill]
+        if not prompts and not self.waiting:
+            return False
+        decoding = [session for session in self.running if not session.awaits_prefill]
+        self._admit(budget - len(decoding) - sum(session.num_missing_tokens for session in prompts))
+        batch = self.schedule(decoding)  # which may preempt some
+        prompts = [session for session in self.running if session.awaits_prefill]
+        if not prompts:
+            return False
+        sizes = self.runner.fill(len(batch), [session.num_missing_tokens for session in prompts])
+        chunks = {session: size for session, size in zip(prompts, sizes, strict=True) if size}
+        self._compute([*batch.sessions, *chunks], partial(self.runner.mix, batch, chunks))
+        return True
+
+    def _compute(self, sessions: list[InferenceSession], work: Callable[[], Tensor]) -> None:
+        """Compute sessions, by work that returns a row of logits for each, and have the next token of those chosen that
+        are whole then, and of their samples."""
         start = time.perf_counter()
-        self.running.update(dict.fromkeys(sessions))
-        batch = list(sessions)
         try:
-            logits = self.runner.prefill(sessions)
-            rows = self._fork_samples(batch)
-            if len(rows) > len(sessions):
-                logits = logits[index_tensor(rows, logits.device)]
-            landed = self.runner.begin(Batch.of(batch, self.ref), logits)
+            logits = work()
+            row_of = self._fork_samples(sessions)
+            landed = self._begin_tokens(row_of, logits) if row_of else Landed([], [])
         except BaseException:
-            self._recover(batch)
+            self._recover(sessions)
             raise
         self._hand_out(landed)
         while len(self.running) > self.max_batch_size:  # the newest wait at the front, with their blocks
             session = self.running[-1]
             self.running.discard(session)
             self.waiting.append_first(session)
-        self.commit()
+        if row_of:
+            self.commit()
+        else:  # there is nothing to be one step behind of
+            self.runner.settle()
         self.stats.prefill_seconds += time.perf_counter() - start
 
-    def _fork_samples(self, batch: list[InferenceSession]) -> list[int]:
-        """Fork the samples of prefilled sessions off them, into the batch; returns the logits' row of each."""
-        rows = list(range(len(batch)))
-        for row in range(len(batch)):
-            session = batch[row]
+    def _begin_tokens(self, row_of: dict[InferenceSession, int], logits: Tensor) -> Landed:
+        """Have the next token of each session chosen, by its row of the logits."""
+        rows = list(row_of.values())
+        if rows != list(range(len(logits))):
+            logits = logits[index_tensor(rows, logits.device)]
+        return self.runner.begin(Batch.of(list(row_of), self.ref), logits)
+
+    def _fork_samples(self, sessions: list[InferenceSession]) -> dict[InferenceSession, int]:
+        """Fork the samples of sessions that are computed off them, into the list. Returns who gets a token, and by
+        which row of the logits."""
+        row_of = {session: row for row, session in enumerate(sessions) if not session.awaits_prefill}
+        for session, row in list(row_of.items()):
             for params in session.to_fork:
                 fork = self.runner.fork(session, params)
                 session.forks.append(fork)
                 fork.owner = self.ref
                 fork.times = SessionTimes(session.times.submitted, session.times.admitted)
                 self.running.append(fork)
-                batch.append(fork)
-                rows.append(row)
-        return rows
-
-    def _hand_out(self, landed: Landed) -> None:
-        """Note the tokens that sessions have taken; one that could have none ends, with an error."""
-        now = time.perf_counter()
-        self._new_tokens += landed.new_tokens
-        for session, _ in landed.new_tokens:
-            session.times.tokens.append(now)
-            if session.finish_reason is not None:
-                self._end(session)
-        for session in landed.without:
-            session.finish_reason = "error"
-            self.failed.append(session)
-            self._end(session)
-        if self.ended:
-            self._free_ended()
-
-    def _end(self, session: InferenceSession) -> None:
-        """A session has finished. Its blocks come back when no step in flight can write to them."""
-        self.running.discard(session)
-        self.waiting.discard(session)  # a sample may wait when its token lands
-        self.ended.append(session)
-
-    def _free_ended(self) -> None:
-        for session in list(self.ended):
-            if not self.runner.is_in_flight(session):
-                self.ended.discard(session)
-                self._free(session)
-
-    def _put_back(self, sessions: list[InferenceSession]) -> None:
-        """As if they had not been admitted: they wait at the front, in the same order and without blocks."""
-        for session in reversed(sessions):
-            self._free(session)
-            self.running.discard(session)
-            if not session.finished:
-                self.waiting.append_first(session)
-
-    def _free(self, session: InferenceSession) -> None:
-        """Give a session's blocks back, if it holds any."""
-        if session.table is None:
-            return
-        try:
-            self.runner.free(session)
-        except BaseException as error:
-            self._failure = error
-            self.runner.drop()  # there is no next step to land what is in flight
-            raise
+                sessions.append(fork)
+                row_of[fork] = row
+        return row_of
 
 
 def runnable(sessions: Iterable[InferenceSession]) -> list[InferenceSession]:

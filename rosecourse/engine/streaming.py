@@ -253,7 +253,7 @@ class SchedulerManager:
         """End the thread, and wait for that; any thread may, more than once. drain: let the requests end first."""
         self._stepper.end(drain)
         if threading.current_thread() is self._stepper.thread:
-            return  # an admission policy, say, closes: the thread ends after this step
+            return  # it ends after this step
         self._stepper.thread.join()
         self._dropped.detach()
 

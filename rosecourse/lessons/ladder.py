@@ -16,7 +16,25 @@ from ..engine.engine import InferenceEngine
 from ..errors import LessonError
 from ..models.ops import LayerOps
 from ..models.shape import Model
-from . import l035, l035_blocks, l036, l038, l059, l060, l061, l062, l063, l064, l066, l067, l068, l069, l070, l073
+from . import (
+    l035,
+    l035_blocks,
+    l036,
+    l038,
+    l059,
+    l060,
+    l061,
+    l062,
+    l063,
+    l064,
+    l066,
+    l067,
+    l068,
+    l069,
+    l070,
+    l073,
+    l074,
+)
 from .workloads import C_ONE, A, ArticleWorkload, B, C, E
 
 BASELINE = DecodeParts(
@@ -265,21 +283,32 @@ LESSONS = ladder(
     },
 )
 
-# A lesson that is no rung: all rungs run the other family, too. Its part is one that the ladder has long been past.
-ASIDE = Lesson(
-    "073",
-    "another family",
-    BEST.with_(forward=l073.RepeatedHeads),
-    BEST.with_(forward=l073.GroupedHeads),
-    A,
-    about="Llama-style models on the same ladder: query heads share K and V, which are read once a group",
-    headline=("total throughput", "mean"),
+# Lessons that are no rungs: all rungs run the other family, too, and a budget of tokens is a choice.
+ASIDES = (
+    Lesson(
+        "073",
+        "another family",
+        BEST.with_(forward=l073.RepeatedHeads),
+        BEST.with_(forward=l073.GroupedHeads),
+        A,
+        about="Llama-style models on the same ladder: query heads share K and V, which are read once a group",
+        headline=("total throughput", "mean"),
+    ),
+    Lesson(
+        "074",
+        "chunked prefill",
+        BEST.with_(fill=l074.FillStep),
+        BEST,
+        A,
+        about="prompts are computed in chunks beside the sessions that decode, under a budget of tokens a step",
+        headline=("ITL", "p99"),
+    ),
 )
 
 
 def lesson(number: str) -> Lesson:
     """The lesson with a number, or the last rung for `best`. Raises `LessonError` for one that is not there."""
-    known = {rung.number: rung for rung in (*LESSONS, ASIDE)}
+    known = {rung.number: rung for rung in (*LESSONS, *ASIDES)}
     if not isinstance(number, str) or number not in (*known, "best"):
         raise LessonError(f"there is no lesson {shown(number)}: give one of {', '.join(known)}, or best")
     return known.get(number, LESSONS[-1])

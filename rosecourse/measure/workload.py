@@ -15,7 +15,6 @@ from ..checks import require
 from ..config import SamplingParams
 from ..engine.engine import InferenceEngine
 from ..engine.offline import OfflineScheduler
-from ..engine.queues import fifo
 from ..engine.scheduler import OnlineScheduler, SchedulerStats
 from ..engine.streaming import SchedulerManager
 from ..errors import RequestFailed
@@ -47,7 +46,6 @@ class Workload:
     requests: tuple[Request, ...]
     max_batch_size: int | None = None
     prefill_max_batch_size: int | None = None
-    admission: Callable[..., int] = fifo
     tokenize_workers: int = 0
     readers: str = "sequential"
 
@@ -204,8 +202,7 @@ def _run_of(start: float, workload: Workload, sessions: Sequence[InferenceSessio
 
 
 def _scheduler(engine: InferenceEngine, workload: Workload, kind: type[OnlineScheduler]) -> OnlineScheduler:
-    names = ("max_batch_size", "prefill_max_batch_size", "admission")
-    return kind(engine, **{name: getattr(workload, name) for name in names})
+    return kind(engine, max_batch_size=workload.max_batch_size, prefill_max_batch_size=workload.prefill_max_batch_size)
 
 
 def _sleep_until(moment: float) -> None:

@@ -78,6 +78,11 @@ class InferenceSession:
         return self.token_ids[len(self.prompt_ids) :]
 
     @property
+    def num_missing_tokens(self) -> int:
+        """Tokens whose K and V are not computed yet."""
+        return len(self.token_ids) - self.num_cached_tokens
+
+    @property
     def samples(self) -> list[InferenceSession]:
         """The session and its forks."""
         return [self, *self.forks]

@@ -116,7 +116,7 @@ CALLS = {
     "random_model(seed)": lambda engine, value: random_model("gpt2", value, device="cpu"),
     "lesson": lambda engine, value: lesson(value),
 }
-for name in ("max_batch_size", "prefill_max_batch_size", "admission"):
+for name in ("max_batch_size", "prefill_max_batch_size"):
     for kind in (OnlineScheduler, OfflineScheduler):
         # What can be called and then fails is the caller's own error.
         CALLS[f"{kind.__name__}({name})"] = lambda engine, value, kind=kind, name=name: (

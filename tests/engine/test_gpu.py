@@ -48,6 +48,42 @@ def test_greedy_tokens_equal_transformers(exact, hf_model, parts):
     engine.kv.audit([], engine.prefix_cache.entries())
 
 
+@pytest.mark.parametrize("budget", [8, 65, 200])
+def test_chunks_give_the_tokens_of_transformers(exact, hf_model, budget):
+    prompts = prompts_of(LENGTHS, exact.shape.vocab_size)
+    engine = InferenceEngine(exact, EngineConfig(max_batch_size=8, max_num_batched_tokens=budget))
+    results = engine.generate(prompts, SamplingParams(max_new_tokens=80, stop_on_eos=False))
+    assert [r.token_ids for r in results] == hf_greedy(hf_model, prompts, 80)
+    engine.audit([])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_step_with_a_chunk_waits_for_no_step_but_the_one_before(dtype):
+    engine = InferenceEngine(
+        random_model("gpt2", dtype=dtype), EngineConfig(max_batch_size=8, max_num_batched_tokens=64)
+    )
+    scheduler, params = OnlineScheduler(engine), SamplingParams(max_new_tokens=40, stop_on_eos=False)
+    for mode in ("default", "error"):  # whatever is set up once is set up the first time
+        first = [engine.new_session(prompt, params) for prompt in prompts_of([3, 9], 200)]
+        late = engine.new_session(prompts_of([300], 200)[0], params)
+        for session in first:
+            scheduler.submit(session)
+        for _ in range(4):
+            scheduler.step()
+        scheduler.submit(late)
+        torch.cuda.set_sync_debug_mode(mode)
+        try:
+            for _ in range(4):
+                new_tokens = scheduler.step()
+                assert late.awaits_prefill
+                assert [session for session, _ in new_tokens] == first
+                assert engine.num_in_flight == 1
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        scheduler.run()
+        assert all(len(session.completion_ids) == 40 for session in (*first, late))
+
+
 def test_triton_kernel_is_what_runs(exact):
     before, best = (InferenceEngine(exact, None, lesson(number).after) for number in ("068", "best"))
     assert isinstance(before.decode_step.runner.work.forward.paged_attention, TritonAttention)

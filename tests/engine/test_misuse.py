@@ -115,33 +115,17 @@ def inside(call, another=False):
             except Exception as error:
                 errors.append(error)
 
-        def admission(waiting):
+        def reserve(*arguments, **more):
             in_threads(target) if another else target()
             raise errors[0]  # so that this step changes nothing
 
-        scheduler = OnlineScheduler(w.engine, admission=admission)
+        scheduler = OnlineScheduler(w.engine)
+        scheduler._reserve = reserve
         session = w.submitted(scheduler, 1)
         try:
             scheduler.step()
         finally:
             scheduler.cancel(session)
-
-    return misuse
-
-
-def policy_of(answer):
-    """A policy names somebody and then gives this answer: both wait as before."""
-
-    def misuse(w):
-        answers = iter([0, answer])
-        scheduler = OnlineScheduler(w.engine, admission=lambda waiting: next(answers))
-        sessions = [w.submitted(scheduler, 50 + n) for n in range(2)]
-        try:
-            scheduler.step()
-        finally:
-            assert list(scheduler.waiting) == sessions
-            for session in sessions:
-                scheduler.cancel(session)
 
     return misuse
 
@@ -179,7 +163,6 @@ OF_SESSIONS = {
     "submit": (lambda w, s: w.scheduler.submit(s), "", "reserved ready done gone running queued alien_new cancelled"),
     "submit elsewhere": (lambda w, s: OfflineScheduler(w.engine).submit(s), "", "reserved running queued alien"),
     "cancel elsewhere": (lambda w, s: w.ended.cancel(s), "", "running queued alien"),
-    "can_append": (lambda w, s: w.engine.can_append([w.a, s]), "new gone queued", "alien"),
     "audit": (lambda w, s: w.engine.audit([*w.all, s]), "", "alien alien_new"),
 }
 STRAY = {  # in another thread, while somebody else steps the engine
@@ -190,7 +173,6 @@ STRAY = {  # in another thread, while somebody else steps the engine
     "decode": lambda w: w.engine.decode_step_sessions([w.a]),
     "take_tokens": lambda w: token_of(w, w.ready),
     "fork": lambda w: w.engine.fork(w.a),
-    "can_append": lambda w: w.engine.can_append([w.a]),
     "submit": lambda w: w.scheduler.submit(w.new),
     "step": lambda w: w.scheduler.step(),
     "manager": lambda w: SchedulerManager(w.scheduler),
@@ -265,8 +247,6 @@ def misuses():
             yield f"{name} {value!r}", CONFIG, make, f"{name} is {value!r}"
     for bad in (b"hi", [1.5], [["x"]], 5, None, "\ud800"):
         yield f"prompt {bad!r}", REQUEST, lambda w, bad=bad: asks(w, bad), "give a text, or a list of token ids"
-    for bad in (2, -1, None, "0", 0.0, True):
-        yield f"policy of {bad!r}", CONFIG, policy_of(bad), f"policy returned {bad!r}: it must return 0 to 0"
     for bad in (0, -1, True, 1.5, "8"):
         case = (
             CONFIG,

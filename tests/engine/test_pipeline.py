@@ -160,7 +160,7 @@ def test_blocks_of_another_scheduler_are_awaited(parts):
     session = first.submit(PROMPTS[3], SamplingParams(11, stop_on_eos=True))
     while not session.finished:
         first.step()
-    assert engine.is_in_flight(session)
+    assert engine.runner.is_in_flight(session)
     second.submit(PROMPTS[5], SamplingParams(9, stop_on_eos=False))
     second.step()
     assert session.table is None

@@ -254,17 +254,17 @@ def test_close_ends_all(start, scheduler, expected, drain):
         reader.submit([1], params(2))
 
 
-@pytest.mark.parametrize("name", ["prefill", "can_append", "launch", "begin", "land", "admission", "hand_over"])
+@pytest.mark.parametrize("name", ["prefill", "can_append", "launch", "begin", "land", "hand_over"])
 def test_all_hear_of_a_stepping_thread_that_fails(start, scheduler, expected, name):
     """After the tokens that were made before, however late one reads, and again; by then all blocks are free."""
     engine = scheduler.engine
-    owners = {"admission": scheduler, "can_append": engine.kv, "hand_over": engine.delivery}
+    owners = {"can_append": engine.kv, "hand_over": engine.delivery}
     gate = Gate(scheduler.runner, "launch", 3)
     manager, reader = start()
     sessions = [reader.submit(prompt, LONG) for prompt in PROMPTS]
     gate.has_come()
     setattr(owners.get(name, scheduler.runner), name, lambda *_: 1 / 0)
-    if name in ("prefill", "begin", "admission"):  # which come when a place is free
+    if name in ("prefill", "begin"):  # which come when a place is free
         manager.cancel(sessions[0])
     gate.open()
     told = reader.read()

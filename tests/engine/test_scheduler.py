@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from rosecourse import OfflineScheduler, OnlineScheduler, SamplingParams, lesson
+from rosecourse.engine import queues
 from rosecourse.engine import scheduler as module
 from rosecourse.engine.queues import Queue
 from rosecourse.request.session import InferenceSession
@@ -52,7 +53,8 @@ def test_times_are_those_of_prefill_and_of_decode_steps(small_model, monkeypatch
     """On a clock that only the engine moves: 5 seconds a prefill, 3 a decode step."""
     scheduler = OnlineScheduler(make_engine(small_model), max_batch_size=1)
     clock = [100.0]
-    monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    for one in (module, queues):
+        monkeypatch.setattr(one, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
 
     def takes(seconds, call):
         def timed(*arguments):

@@ -36,7 +36,8 @@ def test_close_from_several_threads_ends_in_each(manage, drains):
 
 def test_stepping_thread_may_close_and_ends_after_its_step(manage, scheduler):
     gate = Gate(scheduler.runner, "prefill")
-    scheduler.admission = lambda waiting: manager.close() or 0
+    reserve = scheduler._reserve
+    scheduler._reserve = lambda *arguments, **more: manager.close() or reserve(*arguments, **more)
     manager = manage()
     stream = manager.submit([1, 2, 3], LONG)
     gate.has_come()

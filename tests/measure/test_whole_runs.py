@@ -5,7 +5,15 @@ import re
 import pytest
 import torch
 
-from rosecourse import LESSONS, EngineConfig, InferenceEngine, RequestFailed, RosecourseError, SamplingParams
+from rosecourse import (
+    LESSONS,
+    EngineConfig,
+    InferenceEngine,
+    OnlineScheduler,
+    RequestFailed,
+    RosecourseError,
+    SamplingParams,
+)
 from rosecourse.measure.anatomy import decode_anatomies, decode_anatomy
 from rosecourse.measure.compare import compare, compare_ladder
 from rosecourse.measure.counters import count_step
@@ -134,14 +142,15 @@ def test_tokens_of_a_preempted_session_count_once(small_model):
 def test_siblings_that_were_never_forked_are_missed(small_model):
     """Their request was cancelled before its prefill, and they were never made."""
 
-    def cancels(waiting):
-        if waiting[0].siblings:
-            waiting[0].owner().cancel(waiting[0])
-        return 0
+    class Cancels(OnlineScheduler):
+        def submit(self, session, siblings=()):
+            super().submit(session, siblings)
+            if siblings:
+                self.cancel(session)
 
     requests = (Request((1, 2, 3), STOPS, siblings=(STOPS, STOPS)), Request((4, 5), PARAMS))
     with pytest.raises(RequestFailed, match=r"request 0 gave 0 of 8 tokens \(cancelled\)"):
-        run_scheduler(engine_of(small_model), Workload(requests, admission=cancels))
+        run_scheduler(engine_of(small_model), Workload(requests), Cancels)
 
 
 def test_fewer_tokens_are_no_speedup_where_tokens_may_differ(small_pair, small_model):

@@ -7,6 +7,7 @@ import pytest
 
 from rosecourse import ConfigError, EngineConfig, InferenceEngine, SamplingParams
 from rosecourse.decode.graphs import collector_at_rest
+from rosecourse.engine.model_runner import ModelRunner
 from rosecourse.lab.checking.whole_engine import attentive_gpt2
 from rosecourse.measure.metrics import DEFINITIONS, per_request, queueing, throughput, tpot, ttft
 from rosecourse.measure.traffic import D_SMALL, D
@@ -27,12 +28,13 @@ def engine(small_model):
 def test_a_run_has_the_tokens_and_times_of_every_request(engine, run, tokenize_workers):
     prompts, frozen = tuple((n, 5, 7) for n in range(1, 6)), []
 
-    def admission(waiting):
+    def reserve(session):
         frozen.append(gc.get_freeze_count())
-        return 0
+        return ModelRunner.reserve(engine.runner, session)
 
+    engine.runner.reserve = reserve
     old = len(gc.get_objects())
-    result = run(engine, Workload.of(prompts, PARAMS, tokenize_workers=tokenize_workers, admission=admission))
+    result = run(engine, Workload.of(prompts, PARAMS, tokenize_workers=tokenize_workers))
     assert min(frozen) > old / 2  # what was there before it is no work of the collector's
     assert gc.get_freeze_count() == 0
     assert result.completions == [g.token_ids for g in engine.generate(prompts, PARAMS)]

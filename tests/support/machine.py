@@ -44,6 +44,9 @@ class Machine:
         self.engine = InferenceEngine(TagModel(sick), EngineConfig(**config), PARTS[parts])
         self.scheduler = SCHEDULERS[scheduler](self.engine, prefill_max_batch_size=prefill_batch)
         self.kv, self.cache = self.engine.kv, self.engine.prefix_cache
+        self.mixed = 0  # tokens of the last step, if it computed chunks of prompts
+        if self.scheduler.budget is not None:
+            self.watch_chunks(self.engine.runner.mix, self.scheduler.budget)
         self.pool = ShadowPool(self.kv)
         self.live: dict = {}  # session -> its shadow, in the order of arrival
         self.known: set = set()  # sessions that are or were live
@@ -129,9 +132,9 @@ class Machine:
         try:
             with self.trouble():
                 fork = self.engine.fork(parent, params if max_new_tokens else None)
-        except RequestError:  # its last token was in flight
+        except RequestError:  # its last token was in flight, or it is in the middle of its prompt
             self.grow()
-            assert parent.finished
+            assert parent.finished or parent.awaits_prefill
         self.grow()
         if fork is not None:
             limit = most if max_new_tokens else shadow.max_new_tokens
@@ -148,6 +151,7 @@ class Machine:
         self.grow()
         with self.engine.guard:
             self.scheduler._preempt_newest()
+        self.grow()  # where the interrupt came before the first of them had landed
         self.barren = 0
         self.check()
 
@@ -168,9 +172,24 @@ class Machine:
         self.barren = 0
         self.check()
 
+    def watch_chunks(self, mix, budget: int) -> None:
+        """No step has more tokens than the budget, and no prompt gets any while an older one is left short."""
+
+        def watched(decoding, chunks):
+            self.mixed = len(decoding) + sum(chunks.values())
+            assert self.mixed <= budget
+            assert all(0 < size <= session.num_missing_tokens for session, size in chunks.items())
+            assert all(size == session.num_missing_tokens for session, size in list(chunks.items())[:-1])
+            self.counts["chunks"] += any(size < session.num_missing_tokens for session, size in chunks.items())
+            return mix(decoding, chunks)
+
+        self.engine.runner.mix = watched
+
     def step(self) -> None:
+        self.mixed = 0
         head = next(iter(self.scheduler.running), None)
-        head_is_due = head is not None and (self.ahead == 0 or self.engine.is_in_flight(head))
+        in_prompt = head is not None and head.awaits_prefill
+        head_is_due = not (head is None or in_prompt) and (self.ahead == 0 or self.engine.runner.is_in_flight(head))
         work = bool(self.live)
         told = None
         try:
@@ -187,12 +206,12 @@ class Machine:
             self.owed, self.lost = [], False
         if work and not self.squeezed and not self.failed:
             assert head in grown or not head_is_due, "the oldest that runs got no token"
-            assert head is None or head in grown or head.finished or self.engine.is_in_flight(head)
-            self.barren += not grown
+            assert head is None or head in grown or head.finished or in_prompt or self.engine.runner.is_in_flight(head)
+            self.barren += not grown and not self.mixed
             # One, if all it did was to let forks start, or to launch.
             assert self.barren < 2 + 2 * self.ahead, "steps without a token"
             for session in self.live:
-                self.waited[session] += session not in grown
+                self.waited[session] += session not in grown and not self.mixed
                 # Whoever is ahead has at most MOST_NEW tokens to go, and every second step gives one of them a token.
                 assert self.waited[session] <= (2 + self.ahead) * MOST_LIVE * MOST_NEW, "a session starves"
         self.counts["tokens"] += sum(map(len, grown.values()))
@@ -284,13 +303,15 @@ class Machine:
         assert sorted(map(id, self.live)) == sorted(map(id, [*waiting, *self.scheduler.running]))
         # Who is preempted comes back first: those that wait are in the order of arrival, but for forks, which stay
         # where they are when their blocks are taken, and start before prompts that are admitted with them.
+        # After a fault those that it has put back may stand before older ones that a later one puts back.
         prompts = [session for session, shadow in self.live.items() if not shadow.is_fork]
-        assert [s for s in prompts if s in waiting] == [s for s in waiting if s in prompts], "the queue is out of order"
+        in_order = [s for s in prompts if s in waiting] == [s for s in waiting if s in prompts]
+        assert in_order or self.counts["faults"] + self.counts["interrupts"], "the queue is out of order"
         # Their blocks come back when no step in flight writes to them any more, and not later.
         self.ended = [session for session in self.ended if session.table is not None]
-        assert all(self.engine.is_in_flight(session) for session in self.ended)
+        assert all(self.engine.runner.is_in_flight(session) for session in self.ended)
         others = [*self.squeezed, *(session.table for session in self.ended)]
         holders = [(session, self.live[session]) for session in self.holders]
         cached = self.cache.entries() if self.cache is not None else []
         self.kv.audit([*(s.block_ids_per_layer for s, _ in holders), *others], cached)
-        self.pool.check(holders, cached, others, self.engine.is_in_flight)
+        self.pool.check(holders, cached, others, self.engine.runner.is_in_flight)

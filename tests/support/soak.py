@@ -24,7 +24,7 @@ from tests.support.tag_model import CONTEXT, VOCAB
 ENGINES = ["035", "061", "071", "own", "late"]  # that are interrupted at every line
 ACTIONS = 40  # of a world that is interrupted at every line of each
 CALLS = {  # what a fault may come in
-    "runner": ["reserve", "prefill", "launch", "land", "begin"],
+    "runner": ["reserve", "prefill", "mix", "launch", "land", "begin"],
     "kv": ["can_append"],
     "decode_step": ["place", "copy_blocks", "plan", "runner"],
     "pipeline": ["launch", "land"],
@@ -51,7 +51,11 @@ class World:
             "max_batch_size": draw([1, 2, 4, 6]),
             "prefill_batch": draw([1, 2, 4, 6]),
         }
-        self.machine = Machine(**config | fixed)
+        config |= fixed
+        if config["scheduler"] == "online" and hasattr(PARTS[config["parts"]].pipeline, "begin"):
+            more = self.random.choice([None, 0, 1, 5])  # tokens that a step has beside those of the largest batch
+            config["max_num_batched_tokens"] = None if more is None else config["max_batch_size"] + more
+        self.machine = Machine(**config)
         # Prompts begin alike, and the same few tokens come again after other ones.
         self.stems = [[self.random.randrange(1, 4) for _ in range(CONTEXT)] for _ in range(2)]
         self.actions = [self.machine.step] * 24 + [self.submit] * 16 + [self.fork] * 3 + [self.machine.release] * 3

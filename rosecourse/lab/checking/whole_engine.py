@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -126,6 +126,21 @@ def read_by_threads(parts: DecodeParts, device: str) -> str:
         STEP.begin()
         _compare(run_scheduler(right, work).completions or [], run_streaming(engine, work).completions or [], "threads")
     return f"a whole engine with {READING} threads that read: all get the tokens of the baseline"
+
+
+def in_chunks(parts: DecodeParts, device: str) -> str:
+    """The same with a budget of tokens a step, to which the chunks of prompts are cut."""
+    params = SamplingParams(max_new_tokens=9, stop_on_eos=False)
+    work = Workload.of([[3 * n + 1] * length for n, length in enumerate(MIXED)], params)
+    config = EngineConfig(block_size=4, max_batch_size=4, max_seq_len=32)
+    model = attentive_gpt2(2, 2, 8, 160, device)
+    for budget in (4, 7, 64):
+        STEP.begin()
+        right = InferenceEngine(model, config, BASELINE)
+        engine = InferenceEngine(model, replace(config, max_num_batched_tokens=budget), parts)
+        expected, found = (run_scheduler(one, work).completions or [] for one in (right, engine))
+        _compare(expected, found, f"a budget of {budget}")
+    return f"3 whole engines of other budgets: {9 * len(MIXED)} tokens of {len(MIXED)} requests are the baseline's"
 
 
 @lru_cache
