@@ -30,7 +30,7 @@ $(STAMP): pyproject.toml constraints.txt
 	    echo "rosecourse needs Python 3.11 to 3.13, but $(PYTHON) is $$found." \
 	        "Install one and name it: make env PYTHON=python3.12" >&2; exit 1; }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/python -m pip install -c constraints.txt -e '.[lab,dev]'
+	$(BIN)/python -m pip install -c constraints.txt -e '.[lab,dev,serve]'
 	@mkdir -p $(VENV)/etc/ipython && printf '%s\n' '$(PLAIN_TRACES)' > $(VENV)/etc/ipython/ipython_kernel_config.py
 	@touch $@
 
@@ -109,7 +109,7 @@ SCRATCH := $(VENV)-constraints
 constraints:  ## Resolve constraints.txt anew (PYTHON=python3.11)
 	$(PYTHON) -m venv --clear $(SCRATCH)
 	grep -E '$(KEPT)' constraints.txt > $(SCRATCH)/kept.txt
-	$(SCRATCH)/bin/python -m pip install -c $(SCRATCH)/kept.txt -e '.[lab,dev,mutants,browser,book,train]'
+	$(SCRATCH)/bin/python -m pip install -c $(SCRATCH)/kept.txt -e '.[lab,dev,serve,mutants,browser,book,train]'
 	$(SCRATCH)/bin/python -m pip freeze --all --exclude-editable --exclude pip > $(SCRATCH)/freeze.txt
 	{ grep '^#' constraints.txt; sed 's/+.*//' $(SCRATCH)/freeze.txt | grep -vE '^(nvidia|cuda)-'; } > $(SCRATCH)/new.txt
 	mv $(SCRATCH)/new.txt constraints.txt

@@ -11,15 +11,20 @@ from functools import partial
 import click
 
 from .commands.benchmark import benchmark_scheduler, benchmark_streaming
+from .commands.benchmark_serving import benchmark_serving
 from .commands.benchmark_transformers import benchmark_transformers
 from .commands.desk import desk
 from .commands.doctor import doctor
 from .commands.ending import ended
 from .commands.generate import generate
 from .commands.lab import lab
+from .commands.serve import serve
 
 COMMANDS = click.Group(
-    commands=[lab, desk, generate, benchmark_scheduler, benchmark_streaming, benchmark_transformers, doctor],
+    commands=[
+        *(lab, desk, generate, serve, doctor),
+        *(benchmark_scheduler, benchmark_streaming, benchmark_serving, benchmark_transformers),
+    ],
     help="A small LLM inference engine, and the course that grows it. Each command has --help.",
     no_args_is_help=False,
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True},

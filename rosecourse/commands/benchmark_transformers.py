@@ -13,7 +13,7 @@ from ..config import SamplingParams
 from ..errors import RosecourseError
 from ..records.files import write_json
 from .late import engines, provenance, rivals, stats, summary, torch
-from .options import Flags, command, count, engine_options, model_options
+from .options import Flags, command, count, engine_options, json_option, model_options
 
 if TYPE_CHECKING:
     from ..engine.engine import InferenceEngine
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 @click.option("--max-new-tokens", type=count(), default=128, help="Completion tokens of a request.")
 @click.option("--pairs", type=count(2), default=9, help="Interleaved pairs of runs that count.")
 @click.option("--static-cache", is_flag=True, help="For transformers; on a GPU it then compiles its forward.")
+@json_option
 @model_options
 @engine_options
 def benchmark_transformers(flags: Flags) -> None:

@@ -13,9 +13,9 @@ from ..engine.engine import InferenceEngine
 from ..lessons import lesson
 from ..lessons.dense import DecodeForward as DenseForward
 from ..measure.provenance import provenance
+from ..models.encoding import check_length, longest_token
 from ..models.load import load_model, random_model
 from ..models.shape import Model, ModelShape
-from ..models.tokenizer import check_length, longest_token
 from .options import Flags, command_line
 
 SMALL_WIDTH = 512  # in a narrower model, a small operation is done before two threads have found each other

@@ -11,7 +11,17 @@ from ..config import SamplingParams
 from ..errors import LogitsError
 from ..records.files import write_json
 from .late import engines, session, workload
-from .options import Flags, command, count, engine_options, eos_option, model_options, samples_option, text_of
+from .options import (
+    Flags,
+    command,
+    count,
+    engine_options,
+    eos_option,
+    json_option,
+    model_options,
+    samples_option,
+    text_of,
+)
 
 if TYPE_CHECKING:
     from ..engine.engine import InferenceEngine
@@ -27,6 +37,7 @@ MOST_TOGETHER = 16  # samples in one decode step; further ones wait
 @click.option("--top-p", type=float, default=1.0, help="Sample from the fewest tokens that are this probable together.")
 @eos_option
 @samples_option
+@json_option
 @model_options
 @engine_options
 def generate(flags: Flags) -> None:

@@ -11,11 +11,13 @@ ROOMS = {
     "commands": ("engines",),
     "lab.checks": ("checking",),
     "lab.exercises": ("own_run", "part_file"),
-    "measure": ("metrics", "provenance", "rivals", "samples", "stats", "summary", "workload"),
+    "measure": ("metrics", "provenance", "rivals", "samples", "serving", "stats", "summary", "workload"),
     "request": ("session",),
+    "serving": ("engine_client", "engine_process", "run"),
 }
 MODULES = {name: f"rosecourse.{room}.{name}" for room, names in ROOMS.items() for name in names}
-MODULES |= {"torch": "torch", "tqdm": "tqdm"}
+MODULES |= {"torch": "torch", "tqdm": "tqdm", "figures": "matplotlib.figure"}
+MODULES |= {"pictures_of_servers": "rosecourse.pictures.serving"}
 
 
 class Late:

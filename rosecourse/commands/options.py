@@ -92,9 +92,11 @@ THREADS = "CPU threads of torch. Default: 1 for a small model, and on two cores.
 samples_option = click.option("--samples", type=count(), default=1, help=SAMPLES)
 eos_option = click.option("--no-stop-on-eos", is_flag=True, help="Go on after the end of text: equal lengths.")
 threads_option = click.option("--threads", type=count(1, 1024), help=THREADS)
+json_option = click.option(
+    "--json", type=Path, metavar="FILE", callback=lambda *of: require_writable_json(of[-1]), help=JSON
+)
 model_options = together(
-    click.option("--json", type=Path, metavar="FILE", callback=lambda *of: require_writable_json(of[-1]), help=JSON),
-    click.option("--hf-model-id", metavar="ID", help="A Hugging Face folder or hub id. Default: the shipped model."),
+    click.option("--hf-model-id", "--model", metavar="ID", help="A Hugging Face folder or hub id. Default: tiny-gpt2."),
     click.option("--random-weights", type=RANDOM_WEIGHTS, help="A shape with random weights: for speed."),
     click.option("--device", default="auto", help="auto, cpu or cuda."),
     click.option("--dtype", type=click.Choice(DTYPES), help="Default: float32 on a CPU, float16 on CUDA."),
@@ -124,6 +126,7 @@ benchmark_options = together(  # those of the articles, and ours
     click.option("--prefill-admission-policy", type=click.Choice(["fifo"]), default="fifo", help="Who is next."),
     click.option("--warmup-runs", type=count(0), default=1, help="Runs that do not count."),
     click.option("--repeat-runs", type=count(), default=3, help="Runs that count."),
+    json_option,
     model_options,
     engine_options,
 )

@@ -19,8 +19,8 @@ from ..config import EngineConfig, SamplingParams
 from ..decode import BEST, Batch, DecodeParts
 from ..errors import BlockError, ConfigError, KVCacheExhausted, LogitsError, RequestError
 from ..kv.guards import Guard, bookkeeping
+from ..models.encoding import check_length, encode, longest_token
 from ..models.shape import Model, require_model
-from ..models.tokenizer import check_length, encode, longest_token
 from ..request.session import InferenceSession, Prompt, ends_of, samples_of
 from ..request.text import Pieces, StreamedToken, TextDecoder
 from .model_runner import Landed, ModelRunner

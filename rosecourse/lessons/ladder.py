@@ -283,7 +283,7 @@ LESSONS = ladder(
     },
 )
 
-# Lessons that are no rungs: all rungs run the other family, too, and a budget of tokens is a choice.
+# Lessons that are no rungs: all rungs run the other family, and a budget or a server is a choice.
 ASIDES = (
     Lesson(
         "073",
@@ -303,6 +303,7 @@ ASIDES = (
         about="prompts are computed in chunks beside the sessions that decode, under a budget of tokens a step",
         headline=("ITL", "p99"),
     ),
+    Lesson("075", "a server", BEST, BEST, A, about="an OpenAI-compatible server around an engine in its own process"),
 )
 
 

@@ -16,7 +16,7 @@ from ..checks import one_line
 from ..errors import ModelError
 from .shape import ModelShape
 
-CONFIG, GENERATION = "config.json", "generation_config.json"
+CONFIG, GENERATION, CHAT_TEMPLATE = "config.json", "generation_config.json", "chat_template.jinja"
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 # What old files keep among the weights: causal masks of GPT-2, frequencies of Llama.
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ModelFolder:
-    """A folder. source: what the caller called it, a path or a hub id. Only JSON files and safetensors are opened."""
+    """A folder. source: a path or a hub id. Only JSON files, a chat template and safetensors are opened."""
 
     path: Path
     source: str

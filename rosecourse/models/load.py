@@ -14,7 +14,7 @@ from ..checks import is_count, one_line, shown
 from ..config import DATA
 from ..errors import ModelError
 from .configs import shape_of
-from .folder import CONFIG, HEAD, REMEDY, ModelFolder, embedding_of, read_json
+from .folder import CHAT_TEMPLATE, CONFIG, HEAD, REMEDY, ModelFolder, embedding_of, read_json
 from .gpt2 import GPT2, GPT2Shape
 from .llama import Llama, Llama3Scaling, LlamaShape
 from .shape import Model, ModelShape
@@ -104,7 +104,9 @@ def _folder(name_or_path: str | Path) -> ModelFolder:
     if os.path.exists(source):
         raise ModelError(f"{source!r} is a file: give the folder that holds the model")
     try:
-        return ModelFolder(Path(snapshot_download(source, allow_patterns=["*.json", "model*.safetensors"])), source)
+        return ModelFolder(
+            Path(snapshot_download(source, allow_patterns=["*.json", CHAT_TEMPLATE, "model*.safetensors"])), source
+        )
     except Exception as error:  # the hub's client raises many kinds: all of them mean the same here
         raise ModelError(
             f"there is no model folder {shown(source)}, and it cannot be fetched from the hub: {one_line(error)[:200]}"

@@ -1,50 +1,44 @@
-"""A tokenizer from a model's folder, and how few tokens a text can have."""
+"""A tokenizer from a model's folder."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from tokenizers import Tokenizer
-from tokenizers.pre_tokenizers import ByteLevel
 from transformers import PreTrainedTokenizerFast
 
-from ..errors import RequestError
-from .folder import TOKENIZER, TOKENIZER_CONFIG, ModelFolder, read_json, refused
+from .folder import CHAT_TEMPLATE, TOKENIZER, TOKENIZER_CONFIG, ModelFolder, read_json, refused
 
 END_OF_TEXT = "<|endoftext|>"  # GPT-2's, where tokenizer_config.json names none
 
 
 def tokenizer_of(folder: ModelFolder) -> PreTrainedTokenizerFast:
-    """The tokenizer of tokenizer.json, with the end of text of tokenizer_config.json. Raises `ModelError`."""
-    path, known = folder.path / TOKENIZER, folder.path / TOKENIZER_CONFIG
-    named = read_json(known).get("eos_token", END_OF_TEXT) if known.exists() else END_OF_TEXT
-    end = named.get("content") if isinstance(named, dict) else named
+    """The tokenizer of tokenizer.json, with the special tokens of tokenizer_config.json and a chat template that stands
+    there or in chat_template.jinja. Raises `ModelError`."""
+    path, config = folder.path / TOKENIZER, folder.path / TOKENIZER_CONFIG
+    fields = read_json(config) if config.exists() else {}
     try:
+        template = _chat_template(folder, fields)
         backend = Tokenizer.from_file(str(path))
-        is_known = isinstance(end, str) and backend.token_to_id(end) is not None
-        return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=end if is_known else None)
+        ends = {"eos_token": _known_token(backend, fields.get("eos_token", END_OF_TEXT))}
+        begins = {"bos_token": _known_token(backend, fields.get("bos_token"))}  # chat templates write it
+        return PreTrainedTokenizerFast(tokenizer_object=backend, chat_template=template, **ends, **begins)
     except Exception as error:  # tokenizers raises plain `Exception`
         raise refused(path, error) from error
 
 
-def encode(tokenizer: Any, text: str) -> list[int]:
-    """The token ids of a text. Raises `TypeError` for what no encoding has."""
-    return tokenizer.encode(text, verbose=False)
+def _known_token(backend: Tokenizer, named: Any) -> str | None:
+    """A special token of tokenizer_config.json; None where the vocabulary has no such token."""
+    token = named.get("content") if isinstance(named, dict) else named
+    return token if isinstance(token, str) and backend.token_to_id(token) is not None else None
 
 
-def longest_token(tokenizer: Any) -> int | None:
-    """The bytes of a vocabulary's longest token; None where a tokenizer is no byte-level BPE that keeps every byte."""
-    backend: Any = getattr(tokenizer, "backend_tokenizer", None)
-    if not isinstance(getattr(backend, "pre_tokenizer", None), ByteLevel) or backend.normalizer is not None:
-        return None
-    return max(map(len, backend.get_vocab()))
-
-
-def check_length(text: str, longest: int | None, most: int) -> None:
-    """Raise `RequestError` for a text so long that it has more than `most` tokens. longest: see `longest_token`."""
-    least = -(-len(text) // longest) if longest else 0
-    if least > most:
-        raise RequestError(
-            f"the prompt has {len(text)} characters, at least {least} tokens, as the longest of the vocabulary has "
-            f"{longest} bytes: the engine takes at most {most}"
-        )
+def _chat_template(folder: ModelFolder, fields: dict[str, Any]) -> str | None:
+    """The template of a chat, in Jinja; of several by name, the default."""
+    path = folder.path / CHAT_TEMPLATE
+    if path.exists():
+        return path.read_text(errors="replace")
+    found = fields.get("chat_template")
+    named = found if isinstance(found, list) else [{"name": "default", "template": found}]
+    texts = [one.get("template") for one in named if isinstance(one, dict) and one.get("name") == "default"]
+    return next((text for text in texts if isinstance(text, str)), None)

@@ -1,5 +1,7 @@
 """Texts and tokens: how few tokens a text can have, so that what cannot fit is refused at once; and which they are."""
 
+import json
+import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -8,10 +10,11 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from rosecourse import EngineConfig, InferenceEngine, RequestError
+from rosecourse import EngineConfig, InferenceEngine, RequestError, load_model
 from rosecourse.commands.engines import ids_of
+from rosecourse.models.encoding import check_length, encode, longest_token
 from rosecourse.models.load import SHIPPED_MODEL
-from rosecourse.models.tokenizer import END_OF_TEXT, check_length, encode, longest_token
+from rosecourse.models.tokenizer import END_OF_TEXT
 
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 SHIPPED = AutoTokenizer.from_pretrained(SHIPPED_MODEL)
@@ -77,3 +80,30 @@ def test_a_text_that_cannot_fit_is_not_tokenized(model, monkeypatch):
     monkeypatch.setattr(model, "tokenizer", SimpleNamespace(backend_tokenizer=SHIPPED.backend_tokenizer))
     with pytest.raises(RequestError, match=says.format(511)):
         ids_of("Hello world! " * 2_000_000, model)
+
+
+HELLO, OTHER = "{{ bos_token }}Hello", "Other"
+
+
+@pytest.mark.parametrize(
+    ("said", "file", "template"),
+    [
+        (None, None, None),
+        (HELLO, None, HELLO),
+        (OTHER, HELLO, HELLO),  # the file comes before the config
+        ([{"name": "tools", "template": OTHER}, {"name": "default", "template": HELLO}], None, HELLO),
+        ([{"name": "tools", "template": OTHER}, "x"], None, None),
+        (3, None, None),
+    ],
+)
+def test_chat_template_of_a_folder_is_kept(tmp_path, said, file, template):
+    folder = tmp_path / "model"
+    shutil.copytree(SHIPPED_MODEL, folder)
+    config = folder / "tokenizer_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"chat_template": said}))
+    if file:
+        (folder / "chat_template.jinja").write_text(file)
+    tokenizer = load_model(folder, device="cpu").tokenizer
+    assert tokenizer.chat_template == template
+    if template:
+        assert tokenizer.apply_chat_template([{"role": "user", "content": ""}], tokenize=False) == "<|endoftext|>Hello"

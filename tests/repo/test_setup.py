@@ -58,7 +58,7 @@ def test_environment_yml_installs_what_make_installs():
 
 @pytest.mark.parametrize(
     ("target", "extras"),
-    [(target, "[lab,dev]") for target in ("env", "lab", "test")]
+    [(target, "[lab,dev,serve]") for target in ("env", "lab", "test")]
     + [("mutants", "[mutants]"), ("browser-test", "[browser]"), ("book", "[book]")],
 )
 def test_make_installs_the_package_with_the_constraints(target, extras):

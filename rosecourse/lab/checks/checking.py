@@ -6,10 +6,10 @@ from functools import partial
 from typing import Any
 
 from ...desk.noting import note
-from ...lessons import Lesson
+from ...lessons import Lesson, lesson
 from ..checking.apart import Ended, run_apart
 from ..checking.search import Outcome, outcome, place_in_trace, smallest
-from .judging import judged, trial_of
+from .judging import WITHOUT_AN_ENGINE, judged, trial_of
 from .verdict import PASSED, Verdict, lesson_with_a_part
 
 LONGEST = 600.0  # seconds of a check
@@ -26,7 +26,7 @@ def check(part: type, lesson_number: str) -> Verdict:
     Once it has passed, `change` shows the lesson's diff unfolded. Raises `LessonError` for a lesson that is not there,
     or has no part to write.
     """
-    rung = lesson_with_a_part(lesson_number)
+    rung = lesson(lesson_number) if lesson_number in WITHOUT_AN_ENGINE else lesson_with_a_part(lesson_number)
     if not isinstance(part, type):
         given = f"an object of {type(part).__name__}"
         fact = f"check wants the class itself: check(MyPart, {rung.number!r}), not {given}"

@@ -21,6 +21,7 @@ from ..checking.models.appends import KVAppend
 from ..checking.models.operation_stories import OperationStories
 from ..checking.models.operations import NO_KERNELS, Operations
 from ..checking.models.part_of_a_step import PartOfAStep
+from ..checking.models.stops import StopStories
 from ..checking.pool_stories import PoolStories
 from ..checking.search import first_wrong, outcome, smallest, told_of
 from ..checking.whole_engine import same_tokens
@@ -77,7 +78,21 @@ class Trial:
         return tuple(bound for course in courses if course.world is self.course.world for bound in course.idea)
 
 
-def trial_of(number: str) -> Trial:
+@dataclass(frozen=True)
+class StoriesAlone:
+    """A lesson whose part no step of an engine has."""
+
+    stories: Any
+    kernels_on: None = None
+
+
+WITHOUT_AN_ENGINE = {"075": StoriesAlone(StopStories())}
+
+
+def trial_of(number: str) -> Any:
+    """The `Trial` of a lesson, or its `StoriesAlone`."""
+    if number in WITHOUT_AN_ENGINE:
+        return WITHOUT_AN_ENGINE[number]
     rung, course = lesson(number), course_of(number)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     has_kernels = rung.kernels or course.let_in or getattr(course.world, "kernels", False)
@@ -89,7 +104,8 @@ def judged(part: type, number: str, note: Callable[[Any], None]) -> Verdict:
     trial = trial_of(number)
     make = copies_of(part) or (lambda: part)
     verdict = Verdict(part.__name__, number)
-    untried = getattr(trial.course.world, "untried", lambda kernels_on: "")(trial.kernels_on)
+    alone = isinstance(trial, StoriesAlone)
+    untried = "" if alone else getattr(trial.course.world, "untried", lambda kernels_on: "")(trial.kernels_on)
     if untried:
         return replace(verdict, unchecked=(untried,))
     with guarded_kernels() if trial.kernels_on == "cpu" else nullcontext():
@@ -97,6 +113,8 @@ def judged(part: type, number: str, note: Callable[[Any], None]) -> Verdict:
         if found:
             return replace(verdict, wrong=smallest(trial.stories, *found, partial(outcome, trial.stories, make))[1])
         note(None)
+        if alone:
+            return replace(verdict, done=(f"{trial.stories.count} stories: {trial.stories.holds}",))
         return replace(verdict, **_beyond_stories(trial, make))
 
 

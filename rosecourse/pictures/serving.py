@@ -1,0 +1,54 @@
+"""Pictures of a server under load."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from .colours import SIDES
+from .labels import SMALL
+
+
+def draw_serving(figure: Figure, rows: pd.DataFrame) -> None:
+    """TTFT, ITL and throughput over the rate of requests.
+
+    rows: of `measure.serving.measure_rates`, of one server. 8.2 x 3 inches suit it.
+    """
+    style = SIDES["after"]
+    panels = {"TTFT (ms)": ("TTFT p50", "TTFT p99"), "ITL (ms)": ("ITL p50", "ITL p99"), "tokens/s": ("tokens/s",)}
+    for ax, (title, columns) in zip(figure.subplots(1, len(panels)), panels.items(), strict=True):
+        for column, line in zip(columns, ("-", ":"), strict=False):
+            ax.plot(rows["requests/s"], rows[column], **style, linestyle=line, label=column.split()[-1])
+        ax.set_title(title, fontsize=SMALL + 1)
+        ax.set_xlabel("requests/s", fontsize=SMALL)
+        ax.set_xscale("log", base=2)
+        ax.set_xticks(rows["requests/s"], [f"{rate:g}" for rate in rows["requests/s"]])
+        ax.set_ylim(0)
+        ax.tick_params(labelsize=SMALL)
+        ax.spines[["top", "right"]].set_visible(False)
+        if len(columns) > 1:
+            ax.legend(frameon=False, fontsize=SMALL)
+
+
+def draw_messages(ax: Axes, steps: Sequence[Any]) -> None:
+    """How many tokens each message of an engine process has; a request's first token is lighter.
+
+    steps: `serving.messages.Step` of each. 8.2 x 2.6 inches suit it.
+    """
+    seen: set[int] = set()
+    first, later = [], []
+    for step in steps:
+        numbers = [number for number, *_ in step.tokens]
+        first.append(len({*numbers} - seen))
+        later.append(len(numbers) - first[-1])
+        seen |= {*numbers}
+    places = range(1, len(steps) + 1)
+    ax.bar(places, later, 0.8, color=SIDES["after"]["color"], label="later tokens")
+    ax.bar(places, first, 0.8, bottom=later, color=SIDES["after"]["color"], alpha=0.4, label="first tokens")
+    ax.set(xlabel="message", ylabel="tokens", title=f"{sum(first + later)} tokens in {len(steps)} messages")
+    ax.legend(frameon=False, fontsize=SMALL)
+    ax.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,33 @@
+"""Stop strings in a text that comes in pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class StopMatcher:
+    """Lets the pieces of a text through up to the first stop string, which may span several of them.
+
+    What may still become a stop string is held back, and nothing else. The match that ends first counts; of two that
+    end together, the longer one: so the result does not depend on where the pieces end.
+    """
+
+    def __init__(self, stop: Sequence[str]) -> None:
+        self.stop, self.held, self.found = stop, "", False
+
+    def push(self, piece: str, last: bool = False) -> str:
+        """What can be sent after one more piece. last: nothing follows, so nothing is held back."""
+        text = self.held + piece
+        matches = [(at + len(one), at) for one in self.stop if (at := text.find(one)) >= 0]
+        if matches:
+            self.found, self.held = True, ""
+            return text[: min(matches)[1]]
+        kept = 0 if last else max((_overlap(text, one) for one in self.stop), default=0)
+        self.held = text[len(text) - kept :]
+        return text[: len(text) - kept]
+
+
+def _overlap(text: str, stop: str) -> int:
+    """How many characters at the end of a text are a beginning of a stop string."""
+    longest = min(len(text), len(stop) - 1)
+    return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)

@@ -1,0 +1,48 @@
+"""benchmark_serving against our own server, and against what is none."""
+
+import pandas as pd
+import pytest
+
+from rosecourse.measure.serving import Load, measure_rates
+from tests.support.commands import ALL
+
+SMALL = ["--num-requests", "3", "--prompt-tokens", "5", "--max-new-tokens", "4"]
+BENCHMARK = ALL["benchmark_serving"].main
+
+
+def test_benchmark_writes_a_row_for_each_rate(server, tmp_path, capsys):
+    csv, figure = tmp_path / "rates.csv", tmp_path / "rates.svg"
+    flags = ["--base-url", f"{server.url}/v1/", "--rates", "50,200.5", "--csv", str(csv), "--figure", str(figure)]
+    assert BENCHMARK([*SMALL, *flags]) == 0
+    rows = pd.read_csv(csv)
+    assert rows["requests/s"].tolist() == [50, 200.5]
+    assert set(rows.model) == {"chatty"}
+    assert (rows["TTFT p50"] <= rows["TTFT p99"]).all()
+    assert figure.read_text().startswith("<?xml")
+    assert "chatty" in capsys.readouterr().out
+
+
+def test_requests_come_at_their_moments_with_all_their_tokens(server):
+    _, times = Load(f"{server.url}/v1", 4, 5, 6).run(rate=20)
+    assert [len(one.tokens) for one in times] == [6] * 4
+    assert all(one.submitted < one.tokens[0] for one in times)
+    submitted = [one.submitted for one in times]
+    assert submitted == sorted(submitted)
+    assert len(measure_rates(Load(f"{server.url}/v1", 2, 5, 2), [100.0])) == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ("--base-url http://127.0.0.1:1/v1", "does not answer as OpenAI does"),
+        ("--base-url {url}", "does not answer as OpenAI does"),
+        ("--base-url {url}/v1 --max-new-tokens 1000", "refuses a request (400)"),
+        ("--rates 0", "--rates '0'"),
+        ("--rates 1,x", "--rates '1,x'"),
+    ],
+)
+def test_benchmark_when_it_cannot_says_why_in_one_line(server, capsys, flags, says):
+    assert BENCHMARK([*SMALL, *flags.format(url=server.url).split()]) == 2
+    captured = capsys.readouterr()
+    assert says in captured.err
+    assert captured.err.count("\n") == 1
