@@ -60,5 +60,7 @@ def _said(say: Callable[[object], str], value: object) -> str:
     """What an object says of itself, on one line; empty where it cannot say it."""
     try:
         return " ".join(say(value).split())
-    except Exception:  # a number of more digits than Python prints, or whatever a class does there
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # a number of more digits than Python prints, or whatever a class does there
         return ""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .compile import compiled
 from .ends import choose_of_tiles_kernel, embed_kernel, head_kernel
-from .launch import Grid
+from .launch import Launch
 from .linear import linear_kernel
 from .tiles import MOST_ROWS, shared_memory_of, tiles_for
 
@@ -102,7 +102,8 @@ class FusedLinears:
         B, C = len(token_ids), wte.shape[1]
         x, stats = wte.new_empty(B, C), _room_for_stats(wte, 1, B)
         tensors = (token_ids, positions, wte, wte if wpe is None else wpe, x, stats)
-        self._run(embed_kernel, (B, 1, 1), tensors, (B,), (C, triton.next_power_of_2(C), wpe is not None))
+        constants = (C, triton.next_power_of_2(C), wpe is not None)
+        self._launch(embed_kernel, tensors, (B,), constants)((B, 1, 1), *tensors, B)
         return Stream(x, stats, C)
 
     def norm_linear(self, x: Stream, w: Folded, eps: float, gelu: bool = False) -> Tensor:
@@ -129,7 +130,8 @@ class FusedLinears:
         tensors = (x.x, *w[:3], x.stats, logits, best, best_ids)
         shape = (V, stride, C, x.width, _powers(C, x.width), w.rms, self.float32)
         constants = (*shape, tiles.BM, tiles.BN, tiles.BK, tiles.stages)
-        self._run(head_kernel, (triton.cdiv(B, tiles.BM), count, 1), tensors, (B, eps), constants, tiles.warps)
+        launch = self._launch(head_kernel, tensors, (B, eps), constants, tiles.warps)
+        launch((triton.cdiv(B, tiles.BM), count, 1), *tensors, B, eps)
         return Head(logits[:, :V], best, best_ids)
 
     def choose(self, head: Head, live: Tensor, token_ids: Tensor, context_lens: Tensor) -> Tensor:
@@ -138,7 +140,7 @@ class FusedLinears:
         tokens = torch.empty_like(token_ids)
         tensors = (head.best, head.best_ids, live, tokens, token_ids, context_lens)
         constants = (count, triton.next_power_of_2(count), head.logits.shape[1])
-        self._run(choose_of_tiles_kernel, (B, 1, 1), tensors, (), constants)
+        self._launch(choose_of_tiles_kernel, tensors, (), constants)((B, 1, 1), *tensors)
         return tokens
 
     def _linear(
@@ -161,21 +163,20 @@ class FusedLinears:
         tensors = (x, *w[:3], stats, out, new_stats, parts, self.counters)
         shape = (N, K, width, _powers(K, width), w.rms, gelu, w.gated, add, self.float32)
         constants = (*shape, tiles.BM, tiles.BN, tiles.BK, tiles.splits, tiles.stages)
-        self._run(linear_kernel, (row_tiles, column_tiles, tiles.splits), tensors, (B, eps), constants, tiles.warps)
+        launch = self._launch(linear_kernel, tensors, (B, eps), constants, tiles.warps)
+        launch((row_tiles, column_tiles, tiles.splits), *tensors, B, eps)
         return new_stats, tiles.BN
 
-    def _run(
+    def _launch(
         self,
         kernel: Any,
-        grid: Grid,
         tensors: Sequence[Tensor],
         numbers: tuple[Any, ...],
         constants: tuple[int, ...],
         warps: int = 4,
-    ) -> None:
+    ) -> Launch:
         arguments = (*[t.dtype for t in tensors], *[type(number)(0) for number in numbers])
-        launch = compiled(kernel, arguments, (*constants, self.pdl), self.device, warps, self.pdl)
-        launch(grid, *tensors, *numbers)
+        return compiled(kernel, arguments, (*constants, self.pdl), self.device, warps, self.pdl)
 
     def _tiles(self, rows: int, weight: Tensor) -> Any:
         """`Tiles`; None where none fit."""

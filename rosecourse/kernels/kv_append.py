@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .compile import compiled
+from .launch import Launch
 
 TENSORS = ["k_cache_ptr", "v_cache_ptr", "key_ptr", "value_ptr", "batch_idx_ptr", "block_idx_ptr", "pos_ptr"]
 STRIDES = ["key_stride", "value_stride"]
@@ -70,13 +71,11 @@ def _kv_append_by_table_kernel(
     _write(k_cache_ptr, v_cache_ptr, k_ptr, v_ptr, block, pos % BLOCK_SIZE, H, D, BLOCK_SIZE, BLOCK_HD)
 
 
-def _run(kernel: Any, programs: int, tensors: Sequence[Tensor], *ints: int) -> None:
-    """Launch one program for each new token, with the strides of its K and V behind these integers."""
-    k_cache, _, key_new, value_new, *_ = tensors
-    _, H, block_size, D = k_cache.shape
-    arguments = (*[tensor.dtype for tensor in tensors], *[0] * (len(ints) + 2))
-    launch = compiled(kernel, arguments, (H, D, block_size, 1 << (H * D - 1).bit_length()), k_cache.device)
-    launch((programs, 1, 1), *tensors, *ints, key_new.stride(0), value_new.stride(0))
+def _compiled(kernel: Any, tensors: Sequence[Tensor], num_ints: int) -> Launch:
+    """A kernel for tensors like these, the cache of K first, followed by so many integers."""
+    _, H, block_size, D = tensors[0].shape
+    arguments = (*[tensor.dtype for tensor in tensors], *[0] * num_ints)
+    return compiled(kernel, arguments, (H, D, block_size, 1 << (H * D - 1).bit_length()), tensors[0].device)
 
 
 def kv_append_triton(
@@ -90,7 +89,8 @@ def kv_append_triton(
 ) -> None:
     """For each i: session batch_idx[i] of key_new, value_new goes to slot pos[i] of block block_idx[i]; ints [n]."""
     tensors = (k_cache_layer, v_cache_layer, key_new, value_new, batch_idx, block_idx, pos)
-    _run(_kv_append_kernel, len(batch_idx), tensors)
+    launch = _compiled(_kv_append_kernel, tensors, 2)
+    launch((len(batch_idx), 1, 1), *tensors, key_new.stride(0), value_new.stride(0))
 
 
 def kv_append_triton_full_batch(
@@ -98,7 +98,8 @@ def kv_append_triton_full_batch(
 ) -> None:
     """Session b of key_new, value_new goes to slot `pos` of block block_idx[b]; ints [B]."""
     tensors = (k_cache_layer, v_cache_layer, key_new, value_new, block_idx)
-    _run(_kv_append_full_batch_kernel, len(block_idx), tensors, pos)
+    launch = _compiled(_kv_append_full_batch_kernel, tensors, 3)
+    launch((len(block_idx), 1, 1), *tensors, pos, key_new.stride(0), value_new.stride(0))
 
 
 def kv_append_by_table(
@@ -111,4 +112,5 @@ def kv_append_by_table(
 ) -> None:
     """Session b: to slot positions[b] % block_size of block block_table[b, positions[b] // block_size]."""
     tensors = (k_cache_layer, v_cache_layer, key_new, value_new, block_table, positions)
-    _run(_kv_append_by_table_kernel, len(positions), tensors, block_table.stride(0))
+    launch = _compiled(_kv_append_by_table_kernel, tensors, 3)
+    launch((len(positions), 1, 1), *tensors, block_table.stride(0), key_new.stride(0), value_new.stride(0))

@@ -51,7 +51,7 @@ def resolve_device(device: Device = "auto") -> torch.device:
     except (RuntimeError, TypeError, ValueError):
         known = torch.device("meta")
     if known.type not in ("cpu", "cuda"):
-        raise ModelError(f"the engine runs on no device {shown(device)}: give 'auto', 'cpu' or 'cuda'")
+        raise ModelError(f"no device is called {shown(device)}: give 'auto', 'cpu' or 'cuda'")
     if known.type == "cpu":
         return torch.device("cpu")  # torch has a single CPU device, whatever its number
     if not torch.cuda.is_available() or (known.index or 0) >= torch.cuda.device_count():
@@ -109,7 +109,8 @@ def _folder(name_or_path: str | Path) -> ModelFolder:
         )
     except Exception as error:  # the hub's client raises many kinds: all of them mean the same here
         raise ModelError(
-            f"there is no model folder {shown(source)}, and it cannot be fetched from the hub: {one_line(error)[:200]}"
+            f"there is no model folder {shown(source)}, and it cannot be fetched (a hub id needs the network once): "
+            f"{one_line(error)[:200]}"
         ) from error
 
 

@@ -19,7 +19,7 @@ HELLO = ["--prompt", "Hello", "--device", "cpu", "--max-new-tokens", "3"]
 GENERATE = [
     ("--hf-model-id /no/such/folder", "there is no model folder '/no/such/folder'"),
     ("--hf-model-id gpt2 --random-weights gpt2", "both name a model: give one of them"),
-    ("--hf-model-id \0", "no model is called"),
+    ("--hf-model-id \0", "there is no model folder"),
     ("--device cuda:99", "there is no 'cuda:99' on this machine"),
     ("--device tpu", "no device is called 'tpu'"),
     ("--device c\np\nu", r"no device is called 'c\np\nu'"),

@@ -240,5 +240,5 @@ def test_a_hub_id_is_found_in_the_cache_of_the_hub(tmp_path, expected, monkeypat
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     assert tokens_of("someone/tiny") == expected
     assert load_model("someone/tiny", device="cpu").name == "tiny"
-    with pytest.raises(ModelError, match=r"no model folder 'someone/nothing', and it cannot be fetched from the hub"):
+    with pytest.raises(ModelError, match=r"no model folder 'someone/nothing', and it cannot be fetched"):
         load_model("someone/nothing")

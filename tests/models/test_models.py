@@ -54,9 +54,9 @@ def test_a_random_model_is_the_same_for_a_seed(monkeypatch):
 
 
 MISUSES = [
-    (lambda folder: load_model(device="tpu"), "runs on no device 'tpu'"),
+    (lambda folder: load_model(device="tpu"), "no device is called 'tpu'"),
     (lambda folder: load_model(device="cuda:99"), "there is no 'cuda:99' on this machine: as the device give 'cpu'"),
-    (lambda folder: load_model(device="meta"), "runs on no device 'meta'"),
+    (lambda folder: load_model(device="meta"), "no device is called 'meta'"),
     (lambda folder: load_model(device="cpu", dtype="float64"), "does not compute in 'float64'"),
     (lambda folder: load_model(device="cpu", dtype=torch.int8), "does not compute in torch.int8"),
     (lambda folder: random_model("gpt5"), "no random model is called 'gpt5'"),
