@@ -7,12 +7,13 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from ..kv.blocks import KVBlockManager
+from ..kv.blocks import BlockTable, KVBlockManager
 from ..kv.buffers import index_tensor
 from ..kv.guards import bookkeeping
 from ..request.session import InferenceSession
 from .inputs import Batch
 from .prefill import Pad, Prefill, PromptTokens
+from .rows import TOKEN
 from .step import DecodeStep
 
 
@@ -49,8 +50,15 @@ class MixedStep:
         unknown = [row for row, session in enumerate(decoding.sessions) if session.num_missing_tokens == 0]
         if unknown:  # a step in flight is making their last tokens
             rows = index_tensor(unknown, self.kv.device)
-            tokens.token_ids[rows] = self.step.rows.last_tokens([decoding.tables[row] for row in unknown])
+            tokens.token_ids[rows] = self._last_tokens([decoding.tables[row] for row in unknown])
         return self.prefill.compute(tokens, tokens.last_rows[: len(sizes)])
+
+    def _last_tokens(self, tables: list[BlockTable]) -> Tensor:
+        """int64 [B] on the device, where the newest step in flight is making them for the sessions of these tables."""
+        rows = self.step.rows
+        known, tokens = (rows.tables, rows.fields[TOKEN]) if rows.tables else (rows.arrived, rows.first_tokens)
+        number_of = dict(zip(map(id, known), itertools.count()))
+        return tokens[index_tensor([number_of[id(table)] for table in tables], self.kv.device)].clamp(min=0)
 
 
 def chunk_of(session: InferenceSession, size: int) -> Pad:

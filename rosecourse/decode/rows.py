@@ -92,14 +92,6 @@ class Rows:
         """The sessions of these tables have their first tokens, int64 [B] on the device; they have no rows yet."""
         self.arrived, self.first_tokens = tables, tokens
 
-    def last_tokens(self, tables: list[BlockTable]) -> Tensor:
-        """int64 [B] on the device, where the newest step in flight is making them for the sessions of these tables."""
-        known, tokens = self.tables, self.fields[TOKEN]
-        if not known and self.first_tokens is not None:
-            known, tokens = self.arrived, self.first_tokens
-        number_of = dict(zip(map(id, known), count()))
-        return tokens[index_tensor([number_of[id(table)] for table in tables], self.kv.device)].clamp(min=0)
-
     def _clear(self) -> None:
         self.fields.zero_()
         self.block_tables[:, 0] = self.kv.num_blocks
