@@ -230,7 +230,7 @@ def test_a_budget_below_the_batch_is_refused(budget):
         EngineConfig(max_batch_size=4, max_num_batched_tokens=budget)
 
 
-def test_a_budget_needs_parts_that_keep_first_tokens_on_the_device(small_model):
+def test_a_budget_needs_parts_of_068_or_later(small_model):
     with pytest.raises(ConfigError, match=r"^max_num_batched_tokens needs the pipeline of lesson 068 or later: "):
         make_engine(small_model, lesson("067").after, max_num_batched_tokens=8)
     with pytest.raises(ConfigError, match=r"^static batching computes whole prompts: "):

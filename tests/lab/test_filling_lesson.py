@@ -30,7 +30,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize("row", WRONG, ids=lambda row: row[0])
-def test_a_step_that_is_filled_wrongly_is_refused_in_a_small_story(row):
+def test_a_step_filled_wrongly_is_refused_in_a_small_story(row):
     verdict = judged_apart(damaged("074", *row), lesson("074"))
     assert not verdict.correct, verdict
     assert verdict.wrong.operations <= 6, verdict
