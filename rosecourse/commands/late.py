@@ -13,7 +13,7 @@ ROOMS = {
     "lab.exercises": ("own_run", "part_file"),
     "measure": ("metrics", "provenance", "rivals", "samples", "serving", "stats", "summary", "workload"),
     "request": ("session",),
-    "serving": ("engine_client", "engine_process", "run"),
+    "serving": ("engine_client", "engine_process", "replicas", "run"),
 }
 MODULES = {name: f"rosecourse.{room}.{name}" for room, names in ROOMS.items() for name in names}
 MODULES |= {"torch": "torch", "tqdm": "tqdm", "figures": "matplotlib.figure"}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ipaddress
 from functools import partial
+from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
 import click
 
 from ..checks import require
-from .late import engine_client, engine_process, engines, run
+from .late import engine_client, engine_process, engines, replicas, run
 from .options import Flags, command, count, engine_options, model_options
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ MOST_TOKENS = 4096
 @click.option("--max-seq-len", type=count(2), help=f"Prompt and completion. Default: the context, up to {MOST_TOKENS}.")
 @click.option("--max-waiting", type=count(), default=1024, help="Requests without a first token; more get 429.")
 @click.option("--drain-seconds", type=click.FloatRange(0), default=30.0, help="For running requests, after SIGTERM.")
+@click.option("--replicas", type=count(), help="So many servers on Ray Serve, each with a GPU where there are some.")
+@click.option("--max-replicas", type=count(), help="Up to so many, by their load.")
 @model_options
 @engine_options
 def serve(flags: Flags) -> int:
@@ -37,12 +40,26 @@ def serve(flags: Flags) -> int:
     require(flags.api_key != "", "--api-key is empty: give a key")
     loopback = flags.host == "localhost" or is_loopback(flags.host)
     require(loopback or flags.api_key is not None, f"--host {flags.host} can be reached from outside: give --api-key")
+    if flags.replicas is not None:
+        return serve_replicas(flags)
     with run.listening_socket(flags.host, flags.port) as sock:
         engine = engine_client.EngineClient(partial(run_engine, flags), flags.max_waiting)
         host = f"[{flags.host}]" if ":" in flags.host else flags.host
         print(f"{engine.model.name} listens on http://{host}:{sock.getsockname()[1]}/v1", flush=True)
         run.DrainingServer(engine, flags.api_key, flags.drain_seconds).run([sock])
     return int(engine.is_dead)
+
+
+def serve_replicas(flags: Flags) -> int:
+    require(find_spec("ray") is not None, "--replicas needs Ray: run `pip install 'rosecourse[ray]'`")
+    most = flags.max_replicas or flags.replicas
+    require(most >= flags.replicas, f"--max-replicas {most} is less than --replicas {flags.replicas}: give more")
+    work, together = partial(run_engine, flags), (flags.max_batch_size, flags.max_waiting)
+    http = {"host": flags.host, "port": flags.port}
+    replicas.start_replicas(work, (flags.replicas, most), *together, flags.api_key, flags.drain_seconds, http)
+    print(f"{flags.replicas} replicas listen on http://{flags.host}:{flags.port}/v1", flush=True)
+    replicas.until_signalled()
+    return 0
 
 
 def is_loopback(host: str) -> bool:
