@@ -3,10 +3,11 @@
 from ..desk.status import finish
 from .checks.checking import check
 from .checks.verdict import Verdict
-from .exercises.changing import change
+from .course.scenes import prefilled as start
+from .course.scenes import step
 from .exercises.hunting import hunt
 from .exercises.own_run import your_run
-from .exercises.page import counts, forecast, result, start, step
+from .exercises.page import change, counts, forecast, result
 from .exercises.predictions import predict, reveal
 
 __all__ = [

@@ -30,7 +30,6 @@ QKV, ATTEND, PROJECT, WIDEN, NARROW, VOCABULARY = PLACES = (
     "narrow, sum",
     "norm, vocabulary",
 )
-OF_A_LAYER = PLACES[:-1]
 
 
 def classes_of(kernels: pd.DataFrame) -> pd.Series:

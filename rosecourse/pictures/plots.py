@@ -19,9 +19,7 @@ from ..measure.stats import Interval, median_interval
 from ..records.runs import RecordedLadder
 from .colours import BOUNDARY, INK, LINES, SIDES
 from .labels import BEHIND, SMALL, legend_below
-from .steps import effect as effect
 from .steps import name_rows
-from .steps import step_anatomies as step_anatomies
 from .steps import step_shares as step_shares
 
 PANELS = [("total throughput", "p50"), ("ITL", "p50"), ("ITL", "p95"), ("ITL", "p99")]

@@ -2,7 +2,8 @@
 
 from rosecourse import EngineConfig, InferenceEngine, SamplingParams, lesson
 from rosecourse.decode.runner import EagerRunner
-from rosecourse.lab.checking.cpu_runners import CPUGraphRunner, FixedWidthForward, PaddedRunner
+from rosecourse.lab.checking.cpu_runners import FixedWidthForward
+from tests.support.graph_runners import CPUGraphRunner, PaddedRunner
 
 PARTS = lesson("066").after
 FIXED = PARTS.with_(forward=FixedWidthForward)  # what a graph of a CPU can record

@@ -13,8 +13,9 @@ from rosecourse.decode import five_kernels
 from rosecourse.decode.ops import Residual
 from rosecourse.decode.sampling import argmax
 from rosecourse.kernels import FusedLinears, fused, triton_runs_on
-from rosecourse.lab.checking.cpu_runners import CPUGraphRunner, FixedWidthForward
+from rosecourse.lab.checking.cpu_runners import FixedWidthForward
 from rosecourse.models.ops import LayerOps as PlainOps
+from tests.support.graph_runners import CPUGraphRunner
 from tests.support.oracles import hf_greedy, hf_random_gpt2, prompts_of
 from tests.support.small_models import from_transformers
 

@@ -7,8 +7,8 @@ import pytest
 from rosecourse import BEST, ConfigError, InferenceEngine, lesson
 from rosecourse.decode.runner import buckets_up_to
 from rosecourse.lab.checking.cpu_graph import CPUGraph
-from rosecourse.lab.checking.cpu_runners import CPUGraphRunner
 from tests.decode.runners import FIXED, KINDS, PARTS, engine_of, sessions_of, step, traffic
+from tests.support.graph_runners import CPUGraphRunner
 
 
 def test_each_batch_size_has_a_bucket_that_is_not_much_larger():

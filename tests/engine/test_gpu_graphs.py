@@ -11,7 +11,7 @@ from rosecourse import BEST, EngineConfig, InferenceEngine, SamplingParams, less
 from rosecourse.decode.graphs import CUDAGraph
 from rosecourse.decode.pipeline import PinnedSlot
 from rosecourse.decode.runner import GraphRunner
-from rosecourse.lab.checking.cpu_runners import PaddedRunner
+from tests.support.graph_runners import PaddedRunner
 from tests.support.oracles import prompts_of
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]

@@ -8,7 +8,8 @@ import torch
 
 from rosecourse import SamplingParams
 from rosecourse.lab.checking.cpu_graph import CPUGraph
-from rosecourse.lab.checking.cpu_runners import CPUGraphRunner, FixedWidthForward
+from rosecourse.lab.checking.cpu_runners import FixedWidthForward
+from tests.support.graph_runners import CPUGraphRunner
 from tests.support.interrupts import TRACED
 from tests.support.late_device import BEHIND, LATE
 from tests.support.pipelines import PROMPTS, Run, alone, asks, assert_empty, make_engine, one_behind

@@ -10,12 +10,12 @@ from rosecourse.kernels import TRITON_AVAILABLE
 from rosecourse.lab import check
 from rosecourse.lab.checking import apart
 from rosecourse.lab.checking.search import outcome
-from rosecourse.lab.checks.judging import trial_of
 from rosecourse.lab.course import COURSES
 from rosecourse.lessons import l036, l038, l059
 from tests.lab.damage import load, whole_parts
 from tests.support import by_table_parts, right_copies, right_rows
 from tests.support.right_parts import RIGHT
+from tests.support.verdicts import trial_of
 
 NUMBERS = ("036", "038", "059", "060")
 FEW = 30  # stories: `make soak` plays all of them
@@ -40,9 +40,7 @@ LATER = {"063": by_table_parts.RIGHT, "064": right_rows.RIGHT, "065": right_copi
 @pytest.mark.parametrize(("number", "part"), [(n, part) for n in LATER for part in LATER[n]], ids=str)
 def test_parts_of_later_lessons_in_other_styles_are_right(number, part):
     trial = trial_of(number)
-    for n in range(FEW):
-        found = outcome(trial.stories, lambda: part, trial.stories.number(n))
-        assert found is None, (n, found)
+    assert not any(outcome(trial.stories, lambda: part, trial.stories.number(n)) for n in range(FEW))
 
 
 @pytest.mark.parametrize("path", whole_parts("right"), ids=lambda path: path.stem)
@@ -88,7 +86,6 @@ def test_the_smallest_story_is_the_verdict():
         "      step [A]   <- here",
         "  layer 0, block 0, slot 0: K must be A0; found: V of A0",
         "  the right numbers lie in layer 0, block 0, slot 0 of V",
-        "      block 0 of A: before [.  .  .  . ]  found [V of A0|K of A0 .  .  . ]",
     ]
     assert "its list shows" in str(check(OneSlotTooFew, "059"))
 

@@ -14,7 +14,7 @@ from rosecourse.lab.exercises.hunting import hunt
 from rosecourse.lessons import l035
 from tests.support.cells import command_on_solution, exercise_of, part_in, solution, solution_of
 from tests.support.delivery_parts import RIGHT, QueueAndSet
-from tests.support.verdicts import judged
+from tests.support.verdicts import judged, operations_of
 
 INIT = "self.waiting: dict[\n            Mailbox, None\n        ] = {}"
 LOOP = "for mailbox, item in items:"
@@ -89,7 +89,7 @@ def test_one_of_another_style_passes(part):
 def test_a_wrong_delivery_is_refused_with_a_small_story(fault):
     verdict = judged(with_changes(WRONG[fault]), "068")
     assert verdict.wrong, verdict
-    assert verdict.wrong.operations <= 6, verdict
+    assert operations_of(verdict) <= 6, verdict
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,10 @@ import pytest
 
 from rosecourse import lesson
 from rosecourse.lab.checks.checking import judged_apart
-from rosecourse.lab.checks.judging import trial_of
 from rosecourse.lessons import l074
 from tests.lab.wrong_operations import damaged
 from tests.support.cells import exercise_of
+from tests.support.verdicts import operations_of, trial_of
 
 SIZE, LEFT = "sizes.append(min(tokens, left))", "left = self.budget - num_decoding"
 WRONG = [
@@ -33,7 +33,7 @@ WRONG = [
 def test_a_step_filled_wrongly_is_refused_in_a_small_story(row):
     verdict = judged_apart(damaged("074", *row), lesson("074"))
     assert not verdict.correct, verdict
-    assert verdict.wrong.operations <= 6, verdict
+    assert operations_of(verdict) <= 6, verdict
 
 
 def test_whole_prompts_are_over_the_budget():

@@ -6,11 +6,11 @@ import torch
 from rosecourse import lesson
 from rosecourse.kernels.reference import context_positions, context_rows
 from rosecourse.lab.checks.checking import judged_apart
-from rosecourse.lab.checks.judging import trial_of
 from rosecourse.lab.exercises.hunting import hunt
 from rosecourse.lessons.l073 import PlainForward
 from tests.lab.wrong_operations import damaged
 from tests.support.cells import exercise_of
+from tests.support.verdicts import operations_of, trial_of
 
 SPLIT, JOIN = "q.unflatten(1, (H_kv, -1))", "@ v).flatten(1, 2)"
 WRONG = [
@@ -37,7 +37,7 @@ EXPANDED = (
 def test_wrong_attention_is_refused_in_a_small_story(row):
     verdict = judged_apart(damaged("073", *row), lesson("073"))
     assert not verdict.correct, verdict
-    assert verdict.wrong.operations <= 3, verdict
+    assert operations_of(verdict) <= 3, verdict
 
 
 def test_a_wrong_head_is_told_by_its_number():

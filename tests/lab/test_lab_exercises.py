@@ -13,10 +13,10 @@ from rosecourse.kernels import TRITON_AVAILABLE, kv_append
 from rosecourse.lab import check
 from rosecourse.lab.checking.search import outcome
 from rosecourse.lab.checks.checking import judged_apart
-from rosecourse.lab.checks.judging import trial_of
 from rosecourse.lab.course import COURSES
 from rosecourse.pages.source import COLUMNS, narrowed
 from tests.support.cells import NOTEBOOKS, exercise, exercise_of, hints, part_in, solution, solution_of
+from tests.support.verdicts import trial_of
 
 needs_triton = pytest.mark.skipif(not TRITON_AVAILABLE, reason="Triton exists for Linux only")
 EACH = pytest.mark.parametrize("number", COURSES)

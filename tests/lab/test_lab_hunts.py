@@ -13,15 +13,14 @@ from rosecourse import ConfigError, LessonError, lesson
 from rosecourse.desk.notebooks import cells_of, source_of
 from rosecourse.kernels import TRITON_AVAILABLE
 from rosecourse.lab.checking.search import outcome
-from rosecourse.lab.checks.judging import trial_of
 from rosecourse.lab.course import COURSES
 from rosecourse.lab.exercises import hunting as bug_hunt
 from rosecourse.lab.exercises.hunting import hunt
 from tests.support.cells import NOTEBOOKS
-from tests.support.verdicts import judged
+from tests.support.verdicts import trial_of
 
 needs_triton = pytest.mark.skipif(not TRITON_AVAILABLE, reason="Triton exists for Linux only")
-FEW = 20  # stories
+FEW = 12  # stories
 EACH = pytest.mark.parametrize("number", COURSES)
 
 
@@ -51,10 +50,10 @@ def test_a_hunt_tells_its_symptom_and_what_to_find_and_nothing_of_the_answer(num
 )
 def test_the_colleagues_part_is_right_but_for_the_fault(number):
     found, trial = hunt(number), trial_of(number)
-    for n in range(min(FEW, trial.stories.count)):
-        assert outcome(trial.stories, lambda: found.mended, trial.stories.number(n)) is None
+    assert not any(outcome(trial.stories, lambda: found.mended, trial.stories.number(n)) for n in range(FEW))
     assert not list(trial.missing(found.mended))  # in 061 it launches the course's kernels
-    assert not judged(found.part, number).correct
+    stories = map(trial.stories.number, range(trial.stories.count))
+    assert any(outcome(trial.stories, lambda: found.part, story) for story in stories)
 
 
 @EACH

@@ -17,15 +17,9 @@ def _a_notebook(monkeypatch):
 @pytest.mark.parametrize(
     ("said", "found", "words"),
     [
-        (np.int64(16), torch.tensor(96), "you said 16, it is 96: 6 times as much"),
+        (np.int64(16), torch.tensor(96), "you said 16, it is 96"),
         ("96", 96, "exactly"),
-        (96, 60, "1.6 times too much"),
-        (0, 96, "more than none"),
-        (5, 0, "none at all"),
-        (-1, 2, "another sign"),
-        (1.1, 1.2111, "it is 1.211: 1.1 times as much"),
-        (10, 9, "close, within 10 %"),
-        (10, 11, "close, within 10 %"),
+        (1.1, 1.2111, "it is 1.211"),
         (1000, 393216, "393,216"),
         (None, 96, "not predicted yet; it is 96"),
     ],

@@ -12,9 +12,10 @@ from rosecourse.lab.checking.operations_seen import AddNorms
 from rosecourse.lab.checking.search import outcome
 from rosecourse.lab.checks import judging
 from rosecourse.lab.checks.checking import judged_apart
-from rosecourse.lab.checks.judging import judged, trial_of
+from rosecourse.lab.checks.judging import judged
 from tests.lab.wrong_operations import COSTLY, WRONG, damaged
 from tests.support import ops_parts
+from tests.support.verdicts import operations_of, trial_of
 
 if INTERPRETED:
     from tests.support import kernel_ops, order_parts
@@ -31,7 +32,7 @@ def rows(table):
 def test_wrong_operations_are_refused_in_a_small_story(number, row):
     verdict = judged_apart(damaged(number, *row), lesson(number))
     assert not verdict.correct, verdict
-    assert verdict.wrong.operations <= 8, verdict  # most have 6 at most
+    assert operations_of(verdict) <= 8, verdict  # most have 6 at most
 
 
 @pytest.mark.parametrize(("number", "row"), rows(COSTLY))

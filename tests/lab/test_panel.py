@@ -22,24 +22,15 @@ def assert_drawn(controls):
     tables = {name: session.block_ids_per_layer for name, session in ground.sessions.items()}
     drawn = ground.picture.snapshot
     assert drawn == take_snapshot(ground.engine.kv, tables, 0, drawn.colour_order)
-    assert len(drawn.blocks) == controls.settings["num_blocks"].value
     assert tuple(controls.session.options) == tuple(tables)
     return {name: session.num_cached_tokens for name, session in ground.sessions.items()}
 
 
-def test_each_setting_begins_anew(controls):
+def test_it_starts_again(controls):
     assert assert_drawn(controls) == {"A": 3, "B": 6, "C": 9}
     controls.step.click()
-    controls.settings["batch"].value = 2
-    assert assert_drawn(controls) == {"A": 3, "B": 9}
-    controls.settings["lengths"].value = (5, 5)
-    controls.settings["block_size"].value = 2
-    controls.settings["num_blocks"].value = 7
-    config = controls.ground.engine.config
-    assert (config.block_size, config.num_blocks) == (2, 7)
-    controls.step.click()
     controls.again.click()
-    assert assert_drawn(controls) == {"A": 5, "B": 5}
+    assert assert_drawn(controls) == {"A": 3, "B": 6, "C": 9}
 
 
 def test_a_step_and_a_fork_are_drawn_and_the_chosen_session_stays(controls):
@@ -64,25 +55,25 @@ def test_a_full_pool_is_a_sentence_and_an_end_makes_room(controls):
     assert assert_drawn(controls) == {name: n + 1 for name, n in before.items() if name != "C"}
 
 
-@pytest.mark.parametrize("lengths", [(9, 16), (24, 24)])
-def test_prompts_that_do_not_fit_are_a_sentence_over_an_empty_pool(controls, lengths):
-    controls.settings["num_blocks"].value = 4
-    controls.settings["lengths"].value = lengths
+def test_without_a_session_the_controls_do_nothing(controls):
+    for _ in range(3):
+        controls.end.click()
     for button in (controls.step, controls.fork, controls.end):
         assert assert_drawn(controls) == {}
         button.click()
-        assert "session holds blocks: start again." in controls.said.value
+        assert controls.said.value.count("start again") == 1
 
 
-def test_a_session_that_has_all_its_tokens_ends_and_no_more_forks_than_fit_into_a_step(model):
-    ground = Playground(model, batch=1, num_blocks=4, lengths=(14, 14))  # room for 16
-    ground.do(ground.step)
-    assert ground.sessions == {}
-    ground = Playground(model, batch=MOST_SESSIONS - 1, num_blocks=48, lengths=(2, 20))
-    assert [one.num_cached_tokens for one in ground.sessions.values()] == [2, 5, 8, 11, 14, 17, 20]
-    for _ in range(2):
+def test_a_session_with_all_its_tokens_ends_and_forks_fit_into_a_step(model):
+    ground = Playground(model)
+    for name in "BC":
+        ground.do(ground.end, name)
+    while ground.sessions:
+        ground.do(ground.step)
+    ground = Playground(model)
+    for _ in range(MOST_SESSIONS):
         ground.do(ground.fork, "A")
-        assert len(ground.sessions) == MOST_SESSIONS
+    assert len(ground.sessions) == MOST_SESSIONS
     ground.do(ground.step)
     ground.engine.audit(list(ground.sessions.values()))
 

@@ -7,11 +7,10 @@ from rosecourse import EngineConfig, InferenceEngine, SamplingParams, lesson
 from rosecourse.engine.scheduler import OnlineScheduler
 from rosecourse.lab.checking.pipelines import OneBehind, PipelineStories
 from rosecourse.lab.checking.search import outcome
-from rosecourse.lab.checks.judging import trial_of
 from rosecourse.lab.exercises.hunting import hunt
 from tests.support import given_pipeline, pipeline_parts
 from tests.support.differences import differing
-from tests.support.verdicts import judged
+from tests.support.verdicts import judged, operations_of, trial_of
 
 WRONG = {
     # what is waited for, and read
@@ -132,7 +131,7 @@ def is_right(part):
 def test_a_wrong_pipeline_is_refused_by_a_small_story(name):
     verdict = judged(with_change(*WRONG[name]), "067")
     assert not verdict.correct, verdict
-    assert verdict.wrong.operations <= 8, verdict
+    assert operations_of(verdict) <= 8, verdict
 
 
 @pytest.mark.parametrize("part", RIGHT, ids=lambda part: part.__qualname__)

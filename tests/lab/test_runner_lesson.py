@@ -8,11 +8,10 @@ from rosecourse.decode.graphs import CUDAGraphs
 from rosecourse.lab.checking.cpu_graph import CPUGraph, cpu_graphs_by, graphs_for
 from rosecourse.lab.checking.runners import RunnerStories
 from rosecourse.lab.checking.search import outcome
-from rosecourse.lab.checks.judging import trial_of
 from rosecourse.lab.exercises.hunting import hunt
 from tests.support import given_runner, runner_parts
 from tests.support.differences import differing
-from tests.support.verdicts import judged
+from tests.support.verdicts import judged, operations_of, trial_of
 
 START = "            for bucket in reversed(self.buckets):\n                self.graphs[bucket, False] = self.captured("
 INPUTS = "self.work.rows.view(bucket).inputs"
@@ -132,7 +131,7 @@ def is_right(part, stories=10):
 def test_a_wrong_runner_is_refused_by_a_small_story(name):
     verdict = judged(with_changes(WRONG[name]), "066")
     assert not verdict.correct, verdict
-    assert verdict.wrong.operations <= 6, verdict
+    assert operations_of(verdict) <= 6, verdict
 
 
 @pytest.mark.parametrize("part", RIGHT, ids=lambda part: part.__qualname__)

@@ -6,7 +6,7 @@ from rosecourse import lesson
 from rosecourse.decode.forward import AppendWithin, DecodeForward
 from rosecourse.decode.ops import LayerOps
 from rosecourse.kernels import AppendingAttention, add_norm
-from rosecourse.lab.checking.cpu_runners import PaddedRunner
+from tests.support.graph_runners import PaddedRunner
 
 
 class OnAGPU(torch.Tensor):

@@ -4,9 +4,10 @@ import torch
 
 from rosecourse import LESSONS, EngineConfig, InferenceEngine, SamplingParams, lesson
 from rosecourse.decode.rows import FIELDS, UNKNOWN, sampling_fields
-from rosecourse.lab.checking.cpu_runners import CPUGraphRunner, FixedWidthForward, PaddedRunner
+from rosecourse.lab.checking.cpu_runners import FixedWidthForward
 from rosecourse.lessons.dense import DecodeForward as DenseForward
 from tests.support.fewer_kernels import INTERPRETED, PADDED
+from tests.support.graph_runners import CPUGraphRunner, PaddedRunner
 from tests.support.layouts import layout_of
 from tests.support.oracles import prompts_of
 

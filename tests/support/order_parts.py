@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 
 from rosecourse.lab.checking.early_start import start_next, wait
-from rosecourse.lab.course.operations import PlainOps
+from rosecourse.lab.course.l071 import PlainOps
 
 
 @triton.jit

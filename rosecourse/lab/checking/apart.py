@@ -28,8 +28,7 @@ from .by_value import dumps
 WORKER = "import sys; sys.path[:] = {path!r}; from rosecourse.lab.checking.apart import serve; serve()"
 TRACE, NOTE = "trace", "note"  # files in which another process says how it ends, and what it works at
 LEAVE = "_exit"  # of `os`: the end of a process without a word
-WORK_LIMIT = 4.0  # seconds of work after which a process ends at a step that goes on
-WAIT_LIMIT = 6  # seconds that it may sleep
+WORK_LIMIT, WAIT_LIMIT = 4.0, 10.0  # seconds of work, and on the clock, after which a process ends at a step
 TO_LEAVE = 0.2  # seconds that a process has to write its trace
 STDOUT, STDERR = 1, 2
 LIMITS = (signal.SIGALRM, signal.SIGPROF)
@@ -41,14 +40,15 @@ class StepLimit:
     is_apart = False
 
     def begin(self) -> None:
-        self._set(WORK_LIMIT)
+        self._set(WORK_LIMIT, WAIT_LIMIT)
 
     def end(self) -> None:
-        self._set(0.0)
+        self._set(0.0, 0.0)
 
-    def _set(self, seconds: float) -> None:
+    def _set(self, work: float, wait: float) -> None:
         if self.is_apart:
-            signal.setitimer(signal.ITIMER_PROF, seconds)
+            signal.setitimer(signal.ITIMER_PROF, work)
+            signal.setitimer(signal.ITIMER_REAL, wait)
 
 
 STEP = StepLimit()
@@ -89,7 +89,7 @@ def run_apart(work: Work, fork: bool, seconds: float) -> Any:
         folder = Path(name)
         process, reads = _fork(work, folder) if fork and hasattr(os, "fork") else _send(work, folder)
         try:
-            answer, late = _read_until(reads, time.monotonic() + seconds, process)
+            answer, late = _read_until(reads, time.monotonic() + seconds)
             if late:
                 os.kill(process, signal.SIGALRM)  # it leaves a trace
                 time.sleep(TO_LEAVE)
@@ -105,30 +105,16 @@ def run_apart(work: Work, fork: bool, seconds: float) -> Any:
     return what
 
 
-def _read_until(reads: IO[bytes], end: float, process: int) -> tuple[bytes, bool]:
-    """All that the other process says before it ends, and whether it is late: asleep for too long, or not done by
-    `end`."""
-    said, asleep, worked = b"", 0, -1
+def _read_until(reads: IO[bytes], end: float) -> tuple[bytes, bool]:
+    """All that the other process says before it ends, and whether it is late: not done by `end`."""
+    said = b""
     with reads:
-        while time.monotonic() < end and asleep < WAIT_LIMIT:
-            if not select.select([reads], [], [], 1.0)[0]:
-                before, (is_asleep, worked) = worked, _state(process)
-                asleep = asleep + 1 if is_asleep and worked == before else 0
-                continue
+        while select.select([reads], [], [], max(0.0, end - time.monotonic()))[0]:
             piece = os.read(reads.fileno(), 1 << 16)
             if not piece:
                 return said, False
             said += piece
     return said, True
-
-
-def _state(process: int) -> tuple[bool, int]:
-    """Whether a process is asleep, and how long it has worked; as far as the system tells it in Linux's way."""
-    try:
-        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return False, 0
-    return fields[0] in "SD", int(fields[11]) + int(fields[12])
 
 
 def _fork(work: Work, folder: Path) -> tuple[int, IO[bytes]]:
@@ -156,13 +142,11 @@ def _send(work: Work, folder: Path) -> tuple[int, IO[bytes]]:
 
 
 def serve() -> NoReturn:
-    """Wait for work on the standard input, do it, and end."""
     work, folder = pickle.load(sys.stdin.buffer)
     _do(work, os.fdopen(os.dup(STDOUT), "wb"), folder)
 
 
 def _do(work: Work, writes: IO[bytes], folder: Path) -> NoReturn:
-    """Do the work, say what comes of it, and end."""
     leave: Callable[[int], NoReturn] = getattr(os, LEAVE)
 
     def leave_with_a_trace(code: int) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
 from types import FrameType, FunctionType
 from typing import Any, NamedTuple
 
-from torch import Tensor, equal
+from torch import Tensor, equal, int32
+from torch.utils._pytree import tree_leaves
 
 from ...measure.counters import TRITON_LAUNCHES, DispatchMode
 from .pool import Live, Pool, Sizes
@@ -106,7 +106,7 @@ class Watch(DispatchMode):
         super().__init__()
         self.pool, self.files, self.seen = pool, files, Seen()
         self.row = pool.sizes.heads * pool.sizes.head_dim
-        self.first = pool.caches[..., 0]
+        self.first = pool.caches[..., 0].view(int32)  # float32 by its bits: a NaN equals itself
         self.known = self.first.clone()
         self.in_launch = self.looks = False
 
@@ -124,7 +124,7 @@ class Watch(DispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if not (self.in_launch or self.looks):
-            given, made = ([t for t in _flat(these) if isinstance(t, Tensor)] for these in (args, (result,)))
+            given, made = ([t for t in tree_leaves(these) if isinstance(t, Tensor)] for these in (args, result))
             self._count(func.overloadpacket.__name__, "out" in (kwargs or {}), given, made)
         return result
 
@@ -179,15 +179,10 @@ class Watch(DispatchMode):
 
     def _look(self) -> None:
         self.looks = True
-        if not equal(self.known.nan_to_num(-5), self.first.nan_to_num(-5)):
+        if not equal(self.known, self.first):
             self.seen.stores += 1
             self.known = self.first.clone()
         self.looks = False
-
-
-def _flat(these: Any) -> Iterator[Any]:
-    for one in these:
-        yield from one if isinstance(one, list | tuple) else (one,)
 
 
 def _memory(tensor: Tensor) -> int:
@@ -199,7 +194,6 @@ def _is_index(tensor: Tensor) -> bool:
 
 
 def watched(stories: PoolStories, part: type, step: Step) -> Seen:
-    """What a step of a part does."""
     engine = stories.model(part, stories.cache, step.sizes(), stories.device)
     pool = engine.pool
     steps_before = int(min(step.lengths) > 0)
@@ -224,7 +218,6 @@ def watched(stories: PoolStories, part: type, step: Step) -> Seen:
 
 
 def _files_of(part: type) -> frozenset[str]:
-    """Where the methods stand that a class has, and inherits."""
     methods = [value for base in part.__mro__ for value in vars(base).values()]
     return frozenset(value.__code__.co_filename for value in methods if isinstance(value, FunctionType))
 
@@ -244,13 +237,8 @@ class Bound(NamedTuple):
         return int(getattr(cost(step), self.amount) if isinstance(self.amount, str) else self.amount(cost, step))
 
 
-def more_than_the_course(
-    watch: Callable[[type, Any], Any], part: type, right: Any, bounds: tuple[Bound, ...]
-) -> Iterator[str]:
-    """What a part has more of than the course's, a sentence each. watch: what a part does in a step. right: the
-    course's part, or what is seen of each step with it."""
-    mine = cache(partial(watch, part))
-    theirs = cache(partial(watch, right)) if isinstance(right, type) else lambda step: right
+def more_than_the_course(mine: Cost, theirs: Cost, bounds: tuple[Bound, ...]) -> Iterator[str]:
+    """What a part has more of than the course's, a sentence each."""
     for bound in bounds:
         for step in bound.steps:
             found, most = bound.of(mine, step), bound.of(theirs, step)

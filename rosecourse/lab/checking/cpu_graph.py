@@ -52,8 +52,6 @@ class CPUGraph:
 
 
 class _HostReads(TorchFunctionMode):
-    """Refuses what would hand a tensor's numbers to Python."""
-
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
         if name in READS:

@@ -20,7 +20,7 @@ from ...engine.stepper import End, NewTokenItem
 from ...request.session import InferenceSession
 from . import Wrong
 from .search import smallest
-from .stories import Op, Ops, Playing, Stories, Story
+from .stories import Op, Playing, Stories, Story
 from .whole_engine import read_by_threads
 
 MOST_WAKES = 8  # at a hand-over, by the text of the exercise
@@ -54,9 +54,6 @@ class Box:
 
     def __len__(self) -> int:
         return len(self.items)
-
-    def __repr__(self) -> str:
-        return f"the mailbox of reader {self.name}, in which {len(self.items)} items lie"
 
     def put(self, item: Any) -> None:
         """Lay an item down; whoever sleeps goes on sleeping."""
@@ -110,8 +107,6 @@ class DeliveryInTurns:
         self.names: dict[int, str] = {}  # of tokens
         self.number = self.most = self.for_nothing = self._started = 0
         self.made = part(EngineConfig())
-
-    # -- the operations of a story ------------------------------------------------------------------------------------
 
     def start(self, kind: str, number: int) -> None:
         known = len(self.readers)
@@ -234,7 +229,6 @@ class DeliveryInTurns:
         self.for_nothing += self.waiting.pop(reader, None) is None
 
     def _look_at_items(self, asked: Asked) -> None:
-        """What lies in each mailbox that did not lie there before."""
         expected, found = _by_reader(asked), _by_reader(self.puts)
         for reader in {**expected, **found}:
             wanted, there = expected.get(reader, []), found.get(reader, [])
@@ -259,7 +253,6 @@ class DeliveryInTurns:
                 )
 
     def _told(self, items: Sequence[Any]) -> str:
-        """Items in short: a token by its reader and number."""
         return f"[{', '.join(map(self._word, items))}]"
 
     def _word(self, item: Any) -> str:
@@ -281,11 +274,7 @@ def _names(readers: Sequence[Reader]) -> str:
 
 
 def _those(batch: list[Request]) -> str:
-    names = [reader.name for reader, _ in batch]
-    return ", ".join(names) if len(names) < 13 else f"{', '.join(names[:5])}, ... {names[-1]}: {len(names)} requests"
-
-
-# -- stories ----------------------------------------------------------------------------------------------------------
+    return _names([reader for reader, _ in batch])
 
 
 @dataclass(frozen=True)
@@ -295,8 +284,6 @@ class NoSizes:
 
 
 class Played(Playing):
-    """A story of deliveries."""
-
     def __init__(self, part: type) -> None:
         super().__init__()
         self.part = part
@@ -322,7 +309,6 @@ class DeliveryStories(Stories):
     at_least_one = frozenset({("start", 1), ("join", 1), ("step", 1), ("nothing", 0)})
 
     def number(self, n: int) -> Story:
-        """The story of this number; in every fourth there are many readers."""
         dice, large = random.Random(n), n % 4 == 3
 
         def some() -> Any:
@@ -346,17 +332,7 @@ class DeliveryStories(Stories):
 
     @staticmethod
     def engine(parts: DecodeParts, device: torch.device) -> DecodeParts:
-        """The parts, with the engine's own delivery by the number of hand-overs."""
         return parts.with_(delivery=InTurns) if parts.delivery is BEST.delivery else parts
-
-    def together(self, ops: Ops) -> Iterator[Ops]:
-        for at, (first, second) in enumerate(itertools.pairwise(ops)):
-            if first[:2] == second[:2] and first[0] in ("start", "step", "join"):
-                yield (*ops[:at], (*first[:2], first[2] + second[2]), *ops[at + 2 :])
-
-    def instead(self, op: Op, sizes: NoSizes) -> Iterator[Ops]:
-        if op[0] == "start" and op[1] != READERS[0]:
-            yield (("start", READERS[0], op[2]),)
 
     def missing(self, part: type, right: type, bounds: tuple[Any, ...]) -> Iterator[str]:
         """What a part has more of than the course's, a sentence for each bound, with the smallest story."""

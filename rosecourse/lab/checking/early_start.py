@@ -16,12 +16,10 @@ if TRITON_AVAILABLE and not INTERPRETED:
 
     @triton.jit
     def wait() -> None:
-        """Wait for the end of the kernel before this one; all that it has written can be seen then."""
         gdc_wait()
 
     @triton.jit
     def start_next() -> None:
-        """The kernel after this one may start, once all programs have come here or have ended."""
         gdc_launch_dependents()
 else:
 

@@ -20,31 +20,13 @@ from torch.utils._pytree import tree_leaves, tree_map
 POISON = -(2**40) - 7  # what nobody can take for a token
 PACES = ("late", "never late", "late by chance")
 # What is known of a tensor without its numbers.
-KNOWN = frozenset(
-    ("size", "dim", "numel", "nelement", "ndimension", "stride", "storage_offset", "element_size", "is_contiguous")
-) | frozenset(
-    ("data_ptr", "untyped_storage", "get_device", "is_floating_point", "is_pinned", "type", "__len__", "__hash__")
-)
-
-
-class Passed:
-    """A mark on a CPU, which has done everything as soon as it is told."""
-
-    def record(self) -> None:
-        """Nothing is under way."""
-
-    def synchronize(self) -> None:
-        """There is nothing to wait for."""
-
-    def query(self) -> bool:
-        """It is all done."""
-        return True
-
-
+KNOWN = {"size", "dim", "numel", "nelement", "ndimension", "stride", "storage_offset", "element_size", "is_contiguous"}
+KNOWN |= {"data_ptr", "untyped_storage", "get_device", "is_floating_point", "is_pinned", "type", "__len__", "__hash__"}
 Maker = Callable[[], Any]
 
-# What makes the events of a CPU: others in the place of `Passed` may belong to a device that is late.
-_ON_A_CPU: ContextVar[Maker] = ContextVar("events of a CPU", default=Passed)
+# What makes the events of a CPU: others in the place of torch's, which have always passed, may belong to a device that
+# is late.
+_ON_A_CPU: ContextVar[Maker] = ContextVar("events of a CPU", default=torch.cpu.Event)
 
 
 def events_for(device: torch.device) -> Maker:

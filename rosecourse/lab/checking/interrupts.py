@@ -34,18 +34,15 @@ class Lines:
         self.at = at
         self.seen: dict[tuple[str, int], None] = {}
         self.raised: Interrupt | None = None
-        self.dropped = False  # by Python itself, as what is raised in a `__del__` is
 
     @contextmanager
     def traced(self) -> Iterator[None]:
-        tracer, hook = sys.gettrace(), sys.unraisablehook
-        sys.unraisablehook = self._hear
+        tracer = sys.gettrace()
         sys.settrace(self._trace)
         try:
             yield
         finally:
             sys.settrace(tracer)
-            sys.unraisablehook = hook
 
     def _trace(self, frame: FrameType, event: str, arg: Any) -> Any:
         if self.raised or frame.f_code.co_filename.startswith(NOT_THEIRS):
@@ -57,9 +54,6 @@ class Lines:
                 self.raised = Interrupt()
                 raise self.raised
         return self._trace
-
-    def _hear(self, unraisable: Any) -> None:
-        self.dropped = self.dropped or unraisable.exc_value is self.raised
 
 
 @torch.inference_mode()
@@ -84,7 +78,7 @@ def _step(stories: PoolStories, part: type, lines: Lines) -> Lines:
         return lines
     except BaseException as error:
         ended = f"{type(error).__name__} came out"
-    if lines.at and lines.raised and not lines.dropped:
+    if lines.at and lines.raised:
         file, number = lines.at
         raise Wrong(f"an interrupt came at line {number} of {file.rpartition('/')[2]} and must come out; {ended}")
     return lines

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from ...kernels import TRITON_AVAILABLE
-from . import causes_of
+from . import causes_of, kind_of
 from .early_start import LISTENERS
 
 if TRITON_AVAILABLE:
@@ -173,10 +173,7 @@ def _where(address: int, launched: list[Memory]) -> str:
     if not launched:
         return "memory, and the launch was given no tensor"
     nearest = min(launched, key=lambda memory: max(memory.start - address, address - memory.end))
-    size, tensor = nearest.tensor.element_size(), nearest.tensor
+    size = nearest.tensor.element_size()
     distance = (nearest.start - address) if address < nearest.start else (address - nearest.end + size)
     side = "before" if address < nearest.start else "behind"
-    return (
-        f"{-(-distance // size)} elements {side} the memory of `{nearest.name}` "
-        f"(a tensor {list(tensor.shape)} of {str(tensor.dtype).removeprefix('torch.')})"
-    )
+    return f"{-(-distance // size)} elements {side} the memory of `{nearest.name}` ({kind_of(nearest.tensor)})"

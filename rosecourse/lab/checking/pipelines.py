@@ -11,7 +11,6 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from ...config import EngineConfig, SamplingParams
 from ...decode.inputs import Batch
@@ -87,22 +86,11 @@ class Step:
 
     read = has_read
 
-    def __call__(self, sessions: list[InferenceSession]) -> Tensor:
-        """As a step was called up to lesson 066: logits."""
-        return self.run(Batch.of(sessions)).logits
-
-    def choose(self, sessions: list[InferenceSession], logits: Tensor) -> list[int]:
-        self.device.wait()
-        return list(self.made)
-
     def forget(self) -> None:
         self.known, self.forgotten = [], True
 
     def holds(self, sessions: list[InferenceSession]) -> bool:
         return [id(session.table) for session in sessions] == [*map(id, self.known)]
-
-    def view(self, size: int) -> Any:
-        return SimpleNamespace(inputs=SimpleNamespace(token_ids=self.device.holds(self.tokens[:size])))
 
     def shown(self, token_ids: Any) -> str:
         return f"[{', '.join(self.names.get(token, str(token)) for token in token_ids)}]"
@@ -139,8 +127,6 @@ class PipelineOfSteps:
 
     def _events(self) -> Any:
         return cpu_events_by(lambda: LateEvent(self.device))
-
-    # -- the operations of a story ------------------------------------------------------------------------------------
 
     def launch(self, numbers: tuple[int, ...], times: int = 1) -> None:
         for _ in range(times):
@@ -253,14 +239,12 @@ class PipelineOfSteps:
 
     def _look_at_record(self, flight: Flight, record: Any) -> None:
         at = f"the record of step {flight.number}"
-        for name in ("sessions", "tables", "members", "user"):
+        for name in ("sessions", "tables", "user"):
             if not hasattr(record, name):
                 raise Wrong(f"{at} must have `{name}`; it is a {type(record).__name__} without it")
         self._same_sessions(f"{at} must have the sessions", flight.sessions, record.sessions)
         if [*map(id, record.tables)] != [*map(id, flight.tables)]:
             raise Wrong(f"{at} must have the tables that its sessions had when it was launched; it has others")
-        if set(record.members) != set(flight.sessions):
-            raise Wrong(f"{at} must have its sessions as `members`; it has others")
         if record.user is not self.user:
             raise Wrong(f"{at} must have the user that it was launched for; found: {record.user!r}")
 
@@ -272,9 +256,6 @@ class PipelineOfSteps:
 
 def _failure(kind: int) -> BaseException:
     return KeyboardInterrupt("Ctrl-C") if kind else RuntimeError("the device has failed")
-
-
-# -- stories ----------------------------------------------------------------------------------------------------------
 
 
 class Played(Playing):
@@ -357,7 +338,6 @@ class PipelineStories(Stories):
 
     @staticmethod
     def engine(parts: DecodeParts, device: torch.device) -> DecodeParts:
-        """The parts of a whole engine, with the lesson's own pipeline one step behind on this device too."""
         return parts.with_(pipeline=OneBehind) if parts.pipeline is Pipeline else parts
 
     def watched(self, part: type, step: Behind) -> Any:

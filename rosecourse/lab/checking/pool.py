@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -57,9 +57,6 @@ class Sizes:
         shape = {"num_kv_heads": self.heads, "num_heads": self.heads, "head_dim": self.head_dim}
         return SimpleNamespace(shape=SimpleNamespace(**shape, num_layers=self.layers))
 
-    def with_(self, **sizes: Any) -> Sizes:
-        return replace(self, **sizes)
-
 
 class Tokens:
     """The tokens of a story. shape: [2 (K and V), L, H, D] of each."""
@@ -94,15 +91,6 @@ class Tokens:
                     if torch.equal(token[k_or_v, other], slot):
                         kind = "" if k_or_v == which else f"{'KV'[k_or_v]} of "
                         return kind + name + ("" if other == layer else f", layer {other}")
-        return self._mixed(slot)
-
-    def _mixed(self, slot: Tensor) -> str:
-        """A slot that no token fills as a whole, by its first number."""
-        for name, token in self._known.items():
-            found = (token == slot.flatten()[0]).nonzero()
-            if len(found):
-                k_or_v, layer, head, _ = found[0].tolist()
-                return f"? (begins with {'KV'[k_or_v]} of {name}, layer {layer}, head {head})"
         return "?"
 
 

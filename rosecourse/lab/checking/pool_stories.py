@@ -3,9 +3,9 @@
 A session is named by a number, which counts round the live ones.
 """
 
-import itertools
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from ...kv.pool import KVPool
@@ -18,7 +18,6 @@ from .stories import Op, Ops, Playing, Stories, Story
 KERNEL_STORIES = 120  # that a part lives through where kernels are interpreted
 MOST_STEPS, MOST_INTERPRETED = 240, 30  # of a story; with kernels that are interpreted
 MOST_NUMBERS = 2**17  # in a cache: a large one takes long to compare
-TOGETHER = {"start": "many", "fork": "family"}
 HUGE = 20  # of so many stories one has a huge size, and one large blocks
 CHOICES: dict[str, list[Any]] = {  # the first four of each are drawn in most stories, all of them in every fourth
     "block_size": [4, 2, 1, 8, 16, 64, 256],
@@ -38,7 +37,7 @@ def draw_sizes(dice: random.Random, wild: bool, kernels: bool) -> Sizes:
     gates = dice.choice(GATES) if kernels else (10**6, None)
     sizes = Sizes(**drawn, any_batch=gates[0], whole_batch=gates[1])
     room = MOST_NUMBERS // (sizes.layers * sizes.heads * sizes.block_size * sizes.head_dim)
-    return sizes.with_(num_blocks=max(6, min(sizes.num_blocks, room)))
+    return replace(sizes, num_blocks=max(6, min(sizes.num_blocks, room)))
 
 
 def _huge(dice: random.Random, kernels: bool) -> Sizes:
@@ -90,21 +89,16 @@ class Draws:
 
 
 class PlayedInAPool(Playing):
-    """A story of a pool."""
-
     def __init__(self, make: Callable[[Sizes], PartOfAStep], sizes: Sizes) -> None:
         super().__init__()
         self.make, self.sizes, self.steps = make, sizes, 0
 
     def begin(self) -> None:
-        self.engines.append(self.make(self.sizes.with_(num_blocks=self.sizes.num_blocks + 3 * len(self.engines))))
+        self.engines.append(self.make(replace(self.sizes, num_blocks=self.sizes.num_blocks + 3 * len(self.engines))))
 
     @property
     def pool(self) -> Pool:
         return self.engine.pool
-
-    def picture(self) -> list[str]:
-        return self.engine.picture()
 
     def do(self, op: Op) -> None:
         if self.pool.live or op[0] in ("start", "many", "other"):
@@ -214,13 +208,12 @@ class PoolStories(Stories):
         self.count = KERNEL_STORIES if kernels else model.stories
 
     def number(self, n: int) -> Story:
-        """The story of this number, of the operations that every pool knows and of the model's own."""
         dice, wild = random.Random(n), n % 4 == 3
         sizes = draw_sizes(dice, wild, self.kernels)
         if n % HUGE == HUGE - 1:
             sizes = _huge(dice, self.kernels)
         elif n % HUGE == HUGE // 2:
-            sizes = sizes.with_(block_size=64, heads=1, head_dim=2, num_blocks=24, max_seq_len=300)
+            sizes = replace(sizes, block_size=64, heads=1, head_dim=2, num_blocks=24, max_seq_len=300)
         draw = Draws(dice, wild, sizes)
         known = (*draw.KINDS, *self.model.operations)
         kinds = ["step", "step", *dice.sample(known, dice.choice([2, 3, 5, len(known)]))]  # few, and more of each
@@ -230,16 +223,6 @@ class PoolStories(Stories):
     def played(self, part: type, sizes: Sizes) -> PlayedInAPool:
         return PlayedInAPool(lambda sizes: self.model(part, self.cache, sizes, self.device), sizes)
 
-    def together(self, ops: Ops) -> Iterator[Ops]:
-        """Sessions that begin alike, and forks of one session, as one operation."""
-        for at, (first, second) in enumerate(itertools.pairwise(ops)):
-            if first == second and first[0] in TOGETHER:
-                count = next((n for n, op in enumerate(ops[at:]) if op != first), len(ops) - at)
-                end = (0,) if first[0] == "start" else ()
-                yield (*ops[:at], (TOGETHER[first[0]], first[1], count, *end), *ops[at + count :])
-
     def instead(self, op: Op, sizes: Sizes) -> Iterator[Ops]:
-        kind, first, *_ = (*op, None)
-        simpler: dict[str, Op] = {"many": ("start", first), "family": ("fork", first), "tight": ("step", first, 1)}
-        if kind in simpler:
-            yield (simpler[kind],)
+        if op[0] == "tight":
+            yield (("step", op[1], 1),)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -26,17 +26,15 @@ from . import Wrong, kind_of, must
 from .costs import Bound
 from .cpu_graph import CaptureError, CPUGraph, cpu_graphs_by
 from .cpu_runners import FixedWidthForward
-from .holding import Before
 from .layout import ONE_TABLE
 from .models.part_of_a_step import PartOfAStep
 from .models.rows import params_of
 from .operations_seen import DataMoves
-from .pool import Live, Pool, Sizes
+from .pool import Live, Sizes
 from .pool_stories import Draws, PoolStories, draw_sizes
 from .stories import Story
 
 VOCAB = 32
-TENSORS = ("token_ids", "context_lens", "block_tables")
 NAMES = {POSITION: "position", TOKEN: "last token", LIVE: "mark"}
 
 
@@ -45,7 +43,6 @@ class Held(NamedTuple):
 
     rows: int
     sampled: bool
-    told: str
 
 
 class Work(l066.DeviceStep):
@@ -108,7 +105,6 @@ class WatchedGraph(CPUGraph):
 
     def replay(self) -> None:
         if self.held:
-            self.model.done.append(f"a replay of a graph {self.held.told}")
             self.model.replays.append(self.held)
         with self.model.aside():
             super().replay()
@@ -117,14 +113,13 @@ class WatchedGraph(CPUGraph):
 class RunnerOfGraphs(PartOfAStep):
     """A runner, its rows and its work.
 
-    done: what has been done since the step began, a line each. captures, replays: what the graphs of them hold, those
-    of `start` among them. memory: what captured work has made. cold: captures before a step of their kind had run.
+    captures, replays: what the graphs of them hold, those of `start` among them. memory: what captured work has made.
+    cold: captures before a step of their kind had run.
     """
 
-    takes_blocks = shows_blocks = False
+    takes_blocks = False
 
     def __init__(self, part: type, cache: type[KVPool], sizes: Sizes, device: str = "cpu") -> None:
-        self.done: list[str] = []
         self.captures: list[Held] = []
         self.replays: list[Held] = []
         self.memory: list[Tensor] = []
@@ -132,24 +127,24 @@ class RunnerOfGraphs(PartOfAStep):
         self.cold = 0
         self.capturing: WatchedGraph | None = None
         self.is_aside = False
-        self.batch: list[Live] = []
         self.returned: tuple[Tensor, ...] = ()
         self.sessions = 0
-        self.pool = Pool(cache, sizes, device)
-        self.config = replace(sizes.config(), max_batch_size=sizes.rows)
         self.most = sizes.rows
-        self.before = Before(self.pool)
-        self.around = nullcontext
+        super().__init__(part, cache, sizes, device)
+
+    def make(self, part: type, sizes: Sizes) -> Any:
+        self.config = replace(self.config, max_batch_size=sizes.rows)
         shape = SimpleNamespace(**vars(sizes.model().shape), vocab_size=VOCAB)
         model: Any = SimpleNamespace(shape=shape, dtype=torch.float32, device=self.pool.kv.device)
         self.rows = l066.Rows(model, self.pool.kv, self.config)
         with self._graphs():
-            self.made = part(model, self.pool.kv, self.config)
-            best = getattr(self.made, "best", None)
+            made = part(model, self.pool.kv, self.config)
+            best = getattr(made, "best", None)
             if not callable(best):
                 raise Wrong("a runner must have `best`, by which a step finds the most probable tokens; it has none")
             self.work = Work(self, self.rows, best)
-            self.made.start(self.work)
+            made.start(self.work)
+        return made
 
     def started(self, live: Live, parent: Live | None = None, samples: bool | None = None) -> None:
         """samples: whether the session does; None: every third does, or fewer."""
@@ -180,20 +175,14 @@ class RunnerOfGraphs(PartOfAStep):
     def noted(self, inputs: DecodeInputs, sampled: bool) -> None:
         rows = len(inputs.token_ids)
         if self.capturing:
-            own = self.rows.view(rows).inputs
-            others = [n for n in TENSORS if getattr(inputs, n).data_ptr() != getattr(own, n).data_ptr()]
-            kind = f"which {'samples' if sampled else 'is greedy'}, with max_context_len {inputs.max_context_len}"
-            notes = "".join(f"; its {name} are not the tensor of the rows" for name in others)
-            held = self.capturing.held = Held(rows, sampled, f"over {rows} row(s), {kind}{notes}")
-            self.done.append(f"a capture {held.told}")
+            self.capturing.held = Held(rows, sampled)
+            self.captures.append(self.capturing.held)
             self.cold += sampled not in self.warm
-            self.captures.append(held)
         else:
             try:
-                live = int(self.rows.view(rows).live.sum())
+                int(self.rows.view(rows).live.sum())
             except CaptureError:
                 raise Wrong("a graph that captures the work must come of graphs_for(kv.device); it does not") from None
-            self.done.append(f"a run by the host over {rows} row(s), {live} of them with sessions")
         self.warm.add(sampled)
 
     @property
@@ -203,7 +192,7 @@ class RunnerOfGraphs(PartOfAStep):
         return sum(tensor.untyped_storage().data_ptr() in made for tensor in self.returned)
 
     def call(self, batch: list[Live]) -> None:
-        self.batch, self.done, tables = batch, [], [live.session.table for live in batch]
+        tables = [live.session.table for live in batch]
         for source, destination in self.pool.kv.place(tables):
             for cache in (self.pool.kv.keys.transpose(0, 1), self.pool.kv.values.transpose(0, 1), self.work.cache):
                 cache[destination] = cache[source]
@@ -265,13 +254,6 @@ class RunnerOfGraphs(PartOfAStep):
             begins = (logits[row, :4].tolist() for logits in (self.expected.logits, outcome.logits))
             raise Wrong("the logits of row {}, {}, must begin with {}; found: {}".format(row, batch[row].name, *begins))
 
-    def picture(self) -> list[str]:
-        names = [live.name + (" (samples)" if live.session.params.temperature > 0 else "") for live in self.batch]
-        return [f"the rows: {', '.join(names)}", *(f"done: {line}" for line in self.done)]
-
-
-# -- stories ----------------------------------------------------------------------------------------------------------
-
 
 class RunnerStories(PoolStories):
     """Stories of a pool, with a largest batch that is small: each graph takes time to capture."""
@@ -284,7 +266,6 @@ class RunnerStories(PoolStories):
 
     @staticmethod
     def engine(parts: DecodeParts, device: torch.device) -> DecodeParts:
-        """The parts, with a forward that a graph can hold on this device too."""
         return parts.with_(forward=FixedWidthForward) if device.type == "cpu" else parts
 
     def number(self, n: int) -> Story:

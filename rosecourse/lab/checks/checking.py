@@ -65,11 +65,10 @@ def _ended(stories: Any, part: type, found: Ended, fork: bool) -> Outcome:
     if story is None or not fork:
         return _told(found, story)
     again = try_it(story)
-    return smallest(stories, story, again, try_it, TRIES)[1] if again else replace(_told(found, story), alone=False)
+    return smallest(stories, story, again, try_it, TRIES)[1] if again else _told(found, story)
 
 
 def _told(found: Ended, story: Any) -> Outcome:
-    """How a process ended, in words, with the operations that it had come to."""
     fact = f"the part ended the process, with exit code {found.code}"
     if found.hung:
         fact = "the part was still at work after the time that a step may take: it hangs"

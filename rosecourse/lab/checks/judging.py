@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from ...kernels import triton_runs_on
 from ...lessons import Lesson, lesson
 from ..checking.apart import STEP
 from ..checking.by_value import copies_of
-from ..checking.costs import Bound, more_than_the_course, watched
+from ..checking.costs import Bound, Cost, more_than_the_course, watched
 from ..checking.far_offsets import far_offsets
 from ..checking.interrupts import look_at_interrupts
 from ..checking.kernel_memory import guarded_kernels
@@ -64,11 +64,18 @@ class Trial:
 
     def missing(self, part: type) -> Iterable[str]:
         """What its steps have more of than those of the course's part, a sentence each."""
-        right = self.course.beside or getattr(self.rung.after, self.course.world.part)
         if hasattr(self.stories, "missing"):
-            return self.stories.missing(part, right, self.ideas)
-        watch = getattr(self.stories, "watched", partial(watched, self.stories))
-        return more_than_the_course(watch, part, right, self.ideas)
+            return self.stories.missing(part, self.course.beside, self.ideas)
+        return more_than_the_course(cache(partial(self.watch, part)), self.costs_of_the_course, self.ideas)
+
+    @property
+    def watch(self) -> Callable[[type, Any], Any]:
+        return getattr(self.stories, "watched", partial(watched, self.stories))
+
+    @cached_property
+    def costs_of_the_course(self) -> Cost:
+        right = self.course.beside or getattr(self.rung.after, self.course.world.part)
+        return cache(partial(self.watch, right)) if isinstance(right, type) else lambda step: right
 
     @property
     def ideas(self) -> tuple[Bound, ...]:

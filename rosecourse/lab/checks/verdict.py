@@ -10,8 +10,6 @@ from ...lessons import LESSONS, Lesson, lesson
 from ...pages.html import bullets, headline, paragraph
 from ..checking.search import Outcome
 
-SHOWN = 12  # operations of a story that are shown; of a longer one its beginning and its end
-BEGINNING = 3
 PASSED: set[str] = set()  # the numbers of the lessons that a part has passed in this process, such as a notebook's
 
 
@@ -43,7 +41,7 @@ class Verdict:
     def __str__(self) -> str:
         body = [*self._story(), *(f"Correct, but {line}." for line in self.missing)]
         body += [*self.done, *(f"Not checked: {line}" for line in self.unchecked)] if self.correct else []
-        return "\n".join([self._headline(), *(f"  {line}" for line in [*body, *self._notes()])])
+        return "\n".join([self._headline(), *(f"  {line}" for line in body)])
 
     __repr__ = __str__
 
@@ -55,7 +53,7 @@ class Verdict:
         else:
             page += bullets(self.done) + "".join(paragraph(f"Correct, but {line}.") for line in self.missing)
             page += "".join(paragraph(line, "Not checked:") for line in self.unchecked)
-        return page + "".join(map(paragraph, self._notes())) + (paragraph(self._next(), "Next:") if self.passed else "")
+        return page
 
     def _headline(self) -> str:
         name = f"{self.part}, lesson {self.lesson}"
@@ -74,29 +72,15 @@ class Verdict:
         if wrong.lines:
             of = f" ({wrong.sizes})" if wrong.sizes else ""
             yield f"The smallest story that goes wrong{of}:"
-            yield from (f"    {line}" for line in _shortened(wrong.lines))
+            yield from (f"    {line}" for line in _counted(wrong.lines))
         yield from wrong.fact.splitlines()
         if wrong.place:
             yield f"in {wrong.place}"
-        yield from (f"    {line}" for line in wrong.picture)
-
-    def _notes(self) -> list[str]:
-        note = "Note: the story goes wrong after others only: something is kept between engines, or left to chance"
-        return [note] if self.wrong and not self.wrong.alone else []
-
-    def _next(self) -> str:
-        later = [rung for rung in LESSONS if rung.number > self.lesson]
-        then = f" The next lesson is {later[0].number}, {later[0].title}." if later else ""
-        change = 'the diffs under "The change", which unfold when their cells are run now'
-        return f"run it, compare it with {change}, and hunt the bug.{then}"
 
 
-def _shortened(lines: tuple[str, ...]) -> list[str]:
+def _counted(lines: tuple[str, ...]) -> list[str]:
     counted = [(line, len(list(same))) for line, same in groupby(lines)]
-    lines = tuple(f"{line}, {times} times" if times > 1 else line for line, times in counted)
-    shown = [*lines]
-    if len(lines) > SHOWN:
-        shown = [*lines[:BEGINNING], "...", *lines[BEGINNING - SHOWN + 1 :]]
+    shown = [f"{line}, {times} times" if times > 1 else line for line, times in counted]
     return [*shown[:-1], f"{shown[-1]}   <- here"]
 
 

@@ -3,7 +3,14 @@
 import random
 from collections.abc import Callable, Iterator
 
+import torch.nn.functional as F
+from torch import Tensor
+
+from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
+from ...kernels import add_norm_on
+from ...models.ops import Linear, Norm
+from ...models.shape import Model
 from ..checking.costs import Bound
 from ..checking.models.operation_stories import OpStep
 from ..checking.models.operations import Shape
@@ -31,6 +38,28 @@ def scene(engine: InferenceEngine) -> Moments:
 def truth(hunt: Played) -> Truth:
     name, moment, rows, _ = first_wrong_token(hunt, lambda engine, sessions: len(sessions))
     return {"session": {name}, "moment": {moment}, "rows": {str(rows)}}
+
+
+class PlainOps:
+    """What the exercise derives from: an operation of PyTorch after another. The stream is a tensor [N, C]."""
+
+    def __init__(self, model: Model, config: EngineConfig) -> None:
+        self.add_norm = add_norm_on(model.device)  # add_norm(x, delta, weight, bias, eps)
+
+    def embed(self, token_ids: Tensor, positions: Tensor, wte: Tensor, wpe: Tensor) -> Tensor:
+        return F.embedding(token_ids, wte) + F.embedding(positions, wpe)
+
+    def norm_linear(self, x: Tensor, norm: Norm, linear: Linear) -> Tensor:
+        return linear(norm(x))
+
+    def norm_linear_gelu(self, x: Tensor, norm: Norm, linear: Linear) -> Tensor:
+        return F.gelu(linear(norm(x)), approximate="tanh")
+
+    def linear_add(self, h: Tensor, linear: Linear, x: Tensor) -> Tensor:
+        return x + linear(h)
+
+    def logits(self, x: Tensor, norm: Norm, wte: Tensor) -> Tensor:
+        return norm(x) @ wte.T
 
 
 class Belt:

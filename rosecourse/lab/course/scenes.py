@@ -4,7 +4,7 @@ A scene is a generator: it yields the live sessions by name, before the first de
 it with a right engine and a broken one, side by side, and returns for each question the texts that answer it.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -12,7 +12,7 @@ import torch
 from ...config import SamplingParams
 from ...engine.engine import InferenceEngine
 from ...kv.pool import KVPool
-from ...request.session import InferenceSession
+from ...request.session import InferenceSession, Prompt
 from ..checking.layout import layout_of
 
 Sessions = dict[str, InferenceSession]
@@ -29,13 +29,25 @@ class Played(Protocol):
     def scene(self, engine: InferenceEngine) -> Iterator[dict[str, Any]]: ...
 
 
-def start(engine: InferenceEngine, prompts: Mapping[str, list[int]]) -> Sessions:
-    """Prefilled sessions that have their first token."""
-    params = SamplingParams(max_new_tokens=24, stop_on_eos=False)
-    sessions = {name: engine.new_session(prompt, params) for name, prompt in prompts.items()}
-    live = list(sessions.values())
-    engine.take_tokens(live, engine.prefill(live))
+def prefilled(engine: InferenceEngine, prompts: Iterable[Prompt], new_tokens: int = 64) -> list[InferenceSession]:
+    """Sessions that are prefilled and have their first token: ready for decode steps.
+
+    prompts: texts or token ids. new_tokens: the most that each may have, the first one counted.
+    """
+    params = SamplingParams(max_new_tokens=new_tokens, stop_on_eos=False)
+    sessions = [engine.new_session(prompt, params) for prompt in prompts]
+    engine.take_tokens(sessions, engine.prefill(sessions))
     return sessions
+
+
+def step(engine: InferenceEngine, sessions: Iterable[InferenceSession]) -> None:
+    """One decode step: each session has one more token."""
+    live = list(sessions)
+    engine.take_tokens(live, engine.decode_step_sessions(live))
+
+
+def start(engine: InferenceEngine, prompts: Mapping[str, list[int]]) -> Sessions:
+    return dict(zip(prompts, prefilled(engine, prompts.values(), 24), strict=True))
 
 
 def start_lengths(engine: InferenceEngine, lengths: Mapping[str, int]) -> Sessions:
@@ -46,8 +58,7 @@ def start_lengths(engine: InferenceEngine, lengths: Mapping[str, int]) -> Sessio
 def steps(engine: InferenceEngine, sessions: Sessions, number: int) -> Iterator[Sessions]:
     """So many decode steps; yields the sessions after each."""
     for _ in range(number):
-        live = list(sessions.values())
-        engine.take_tokens(live, engine.decode_step_sessions(live))
+        step(engine, sessions.values())
         yield sessions
 
 

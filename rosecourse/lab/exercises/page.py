@@ -1,12 +1,10 @@
-"""What the pages of the lessons show in the same way: result, forecast, counts, and sessions driven by hand."""
+"""What the pages of the lessons show in the same way: result, forecast, counts, and the change, folded."""
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from ...config import EngineConfig, SamplingParams
-from ...engine.engine import InferenceEngine
+from ...config import EngineConfig
 from ...errors import ConfigError, LessonError
 from ...lessons import lesson
 from ...lessons.workloads import name_of_steps
@@ -14,13 +12,16 @@ from ...measure.anatomy import PART_NAMES, touched
 from ...measure.counters import Counts, count_step, counts_table
 from ...models.load import load_model
 from ...pages.say import say
+from ...pages.source import diff_html
 from ...pictures.drawing import new_figure
 from ...pictures.plots import lesson_figure
 from ...records.runs import recorded_comparison
 from ...records.steps import recorded_steps
-from ...request.session import InferenceSession, Prompt
+from ..checks.verdict import PASSED, lesson_with_a_part
+from ..course.scenes import prefilled, step
 
 COUNTED_SESSIONS = 16
+SUMMARY = "The change: open it when you have tried, or let check pass"
 KERNELS = {"kv_append", "forward", "ops"}  # parts that decide which kernels run
 
 
@@ -89,12 +90,12 @@ class Counted:
         return str(counts_table({"before": self.before, "after": self.after}).to_html())
 
 
-def counts(number: str, part: str | None = None, prompt_tokens: int = 3) -> Counted:
+def counts(number: str, prompt_tokens: int = 3) -> Counted:
     """Count what the second decode step of 16 sessions does before and after a lesson.
 
-    It runs on the CPU; a lesson with a Triton kernel runs on a GPU if there is one. part: the stage to count in, such
-    as `kv_append`; None is one that the lesson replaces, or the whole step where it replaces none. prompt_tokens: of
-    each session, for blocks of 64 tokens: with 63 the counted step begins a block.
+    It runs on the CPU; a lesson with a Triton kernel runs on a GPU if there is one. The stage is one that
+    the lesson replaces, or the whole step. prompt_tokens: of each session, for blocks of 64 tokens: with 63 the counted
+    step begins a block.
     """
     rung = lesson(number)
     n = COUNTED_SESSIONS
@@ -103,23 +104,37 @@ def counts(number: str, part: str | None = None, prompt_tokens: int = 3) -> Coun
     engines, found = rung.engines(model, config), []
     common = [name for name in rung.changes if all(name in engine.decode_step.stages for engine in engines)]
     for engine in engines:
-        sessions = start(engine, [[token] * prompt_tokens for token in range(1, n + 1)])
+        sessions = prefilled(engine, [[token] * prompt_tokens for token in range(1, n + 1)])
         step(engine, sessions)
-        found.append(count_step(engine, sessions, part or next(iter(common), None)))
+        found.append(count_step(engine, sessions, next(iter(common), None)))
     return Counted(*found)
 
 
-def start(engine: InferenceEngine, prompts: Iterable[Prompt], new_tokens: int = 64) -> list[InferenceSession]:
-    """Sessions that are prefilled and have their first token: ready for decode steps.
+@dataclass(frozen=True, repr=False)
+class Change:
+    """A lesson's diff. In a notebook it is folded until `check` has passed; a reader may open it at any time.
 
-    prompts: texts or token ids. new_tokens: the most that each may have, the first one counted.
+    number: of the lesson. diff: the source of its part before and after, as a unified diff.
     """
-    params = SamplingParams(max_new_tokens=new_tokens, stop_on_eos=False)
-    sessions = [engine.new_session(prompt, params) for prompt in prompts]
-    engine.take_tokens(sessions, engine.prefill(sessions))
-    return sessions
+
+    number: str
+    diff: str
+
+    def __str__(self) -> str:
+        return self.diff
+
+    def __repr__(self) -> str:
+        return f"the change of lesson {self.number}: {len(self.diff.splitlines())} lines"
+
+    def _repr_html_(self) -> str:
+        state = " open" if self.number in PASSED else ""
+        return f"<details{state}><summary>{SUMMARY}</summary>{diff_html(self.diff)}</details>"
 
 
-def step(engine: InferenceEngine, sessions: Sequence[InferenceSession]) -> None:
-    """One decode step: each session has one more token."""
-    engine.take_tokens(sessions, engine.decode_step_sessions(sessions))
+def change(lesson_number: str, *parts: str) -> Change:
+    """What a lesson changes; parts: in these of its parts alone, such as `runner`.
+
+    Raises `LessonError` for a lesson that is not there, or that replaces no part.
+    """
+    rung = lesson_with_a_part(lesson_number)
+    return Change(rung.number, rung.diff(*parts))

@@ -1,15 +1,13 @@
-"""A panel to play with the paged cache: controls over a real engine; where widgets do not run, a picture of it."""
+"""A panel to play with the paged cache: buttons over a real engine; where widgets do not run, a picture of it."""
 
 from collections.abc import Callable
 from html import escape
 from itertools import count
 from typing import Any, cast
 
-import numpy as np
-
 from ...config import EngineConfig, SamplingParams
 from ...engine.engine import InferenceEngine
-from ...errors import KVCacheExhausted, RosecourseError
+from ...errors import KVCacheExhausted
 from ...lessons import BASELINE
 from ...lessons.l035_blocks import KVBlockManager
 from ...models.shape import Model
@@ -25,71 +23,46 @@ except ImportError:  # it belongs to the extra `lab`
     ipywidgets = None
 
 MISSING = "The controls need ipywidgets: `pip install ipywidgets`, and restart the kernel. Without them, a picture:"
+BLOCK_SIZE, NUM_BLOCKS, LENGTHS = 4, 16, (3, 6, 9)
 MOST_SESSIONS = 8  # as many as there are colours for
 FIRST_TOKEN = 5  # the prompts count up from here: ids that every model of the course has
-FULL = "The pool is full: no block is free for this, and nothing has changed. End a session, or take more blocks."
+FULL = "The pool is full: no block is free for this, and nothing has changed. End a session, or start again."
 EMPTY = "No session holds blocks: start again."
 
 
 class Playground:
     """An engine of lesson 035, the sessions in it by name, and a picture of layer 0 after each thing that is done.
 
-    batch: sessions to begin with. lengths: tokens of the first session's prompt and of the last one's; the others lie
-    evenly between. num_blocks: of a layer. picture: the block map; a thick outline marks what the last call of `do` has
-    changed. said: what came of it.
+    picture: the block map; a thick outline marks what the last call of `do` has changed. said: what came of it.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        batch: int = 3,
-        block_size: int = 4,
-        lengths: tuple[int, int] = (3, 9),
-        num_blocks: int = 16,
-    ) -> None:
+    def __init__(self, model: Model) -> None:
         config = EngineConfig(
-            block_size=block_size, num_blocks=num_blocks, max_batch_size=MOST_SESSIONS, prefix_cache=False
+            block_size=BLOCK_SIZE, num_blocks=NUM_BLOCKS, max_batch_size=MOST_SESSIONS, prefix_cache=False
         )
         self.engine = InferenceEngine(model, config, BASELINE)
-        self.sessions: dict[str, InferenceSession] = {}
         self.names = (chr(ord("A") + n % 26) + (str(n // 26) if n >= 26 else "") for n in count())
-        self._tell(self._start, np.linspace(*lengths, batch).round().astype(int).tolist())
+        self.sessions: dict[str, InferenceSession] = {}
+        for length in LENGTHS:
+            params = SamplingParams(max_new_tokens=NUM_BLOCKS * BLOCK_SIZE - length, stop_on_eos=False)
+            session = self.engine.new_session([*range(FIRST_TOKEN, FIRST_TOKEN + length)], params)
+            self.sessions[next(self.names)] = session
+        live = [*self.sessions.values()]
+        self.engine.take_tokens(live, self.engine.prefill(live))
+        self.said = "The prompts are in the cache, and the next step puts one more token of each session there."
         self.picture = self._drawn()
 
     def do(self, work: Callable[..., str], *args: str) -> None:
-        """Call `step`, `fork` or `end`, and draw; where no session is left, nothing is done."""
-        if self.sessions:
-            self._tell(work, *args)
-        else:
-            self.said = EMPTY
-        self.picture = self._drawn(since=self.picture)
-
-    def _tell(self, work: Callable[..., str], *args: Any) -> None:
-        """Do it; what the engine refuses changes nothing. work: returns a sentence on what it has done."""
+        """Call `step`, `fork` or `end`, and draw; what the engine refuses changes nothing."""
         try:
-            self.said = work(*args)
+            self.said = work(*args) if self.sessions else EMPTY
         except KVCacheExhausted:
             self.said = FULL
-        except RosecourseError as error:
-            message = str(error).removesuffix(".")
-            self.said = f"{message[:1].upper()}{message[1:]}."
+        self.picture = self._drawn(since=self.picture)
 
     def _drawn(self, since: Picture | None = None) -> Picture:
         tables = {name: session.block_ids_per_layer for name, session in self.sessions.items()}
         return block_map(cast(KVBlockManager, self.engine.kv), tables, since=since)
-
-    def _start(self, lengths: list[int]) -> str:
-        config = self.engine.config
-        most = min(self.engine.max_seq_len, cast(int, config.num_blocks) * config.block_size)
-        sessions = []
-        for length in lengths:
-            prompt = list(range(FIRST_TOKEN, FIRST_TOKEN + length))
-            params = SamplingParams(max_new_tokens=max(1, most - length), stop_on_eos=False)
-            sessions.append(self.engine.new_session(prompt, params))
-        logits = self.engine.prefill(sessions)
-        self.sessions = {next(self.names): session for session in sessions}
-        self.engine.take_tokens(sessions, logits)
-        return f"{', '.join(self.sessions)}: the prompts are in the cache, and the next step puts one more token there."
 
     def step(self) -> str:
         """One decode step of all sessions; those that then have all of their tokens end."""
@@ -115,34 +88,23 @@ class Playground:
 
 
 class Controls:
-    """The widgets over a playground. `box` is all of them; a setting that is changed begins a new playground."""
+    """The widgets over a playground. `box` is all of them."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        lazy = {"continuous_update": False, "style": {"description_width": "8em"}}
-        number, choice, span = ipywidgets.IntSlider, ipywidgets.SelectionSlider, ipywidgets.IntRangeSlider
-        self.settings = {
-            "batch": number(value=3, min=1, max=MOST_SESSIONS, description="batch", **lazy),
-            "block_size": choice(value=4, options=(1, 2, 4, 8, 16), description="block size", **lazy),
-            "lengths": span(value=(3, 9), min=1, max=24, description="prompt tokens", **lazy),
-            "num_blocks": number(value=16, min=4, max=48, description="blocks in all", **lazy),
-        }
         self.session = ipywidgets.Dropdown(description="session", layout=ipywidgets.Layout(width="11em"))
         self.step = _button("Step", lambda: self._do(self.ground.step))
         self.fork = _button("Fork it", lambda: self._do(self.ground.fork, self.session.value))
         self.end = _button("End it", lambda: self._do(self.ground.end, self.session.value))
         self.again = _button("Start again", self.start)
         self.said, self.map = ipywidgets.HTML(), ipywidgets.HTML()
-        sliders = list(self.settings.values())
-        rows = (sliders[:2], sliders[2:], (self.step, self.session, self.fork, self.end, self.again))
-        wrap = ipywidgets.Layout(flex_flow="row wrap")
-        self.box = ipywidgets.VBox([*(ipywidgets.HBox(row, layout=wrap) for row in rows), self.said, self.map])
-        for slider in sliders:
-            slider.observe(lambda change: self.start(), names="value")
+        buttons = (self.step, self.session, self.fork, self.end, self.again)
+        row = ipywidgets.HBox(buttons, layout=ipywidgets.Layout(flex_flow="row wrap"))
+        self.box = ipywidgets.VBox([row, self.said, self.map])
         self.start()
 
     def start(self) -> None:
-        self.ground = Playground(self.model, **{name: slider.value for name, slider in self.settings.items()})
+        self.ground = Playground(self.model)
         self._show()
 
     def _do(self, work: Callable[..., str], *args: str) -> None:

@@ -57,22 +57,12 @@ def reveal(found: Mapping[str, Any]) -> Revealed:
 
 
 def sentence(said: float | None, found: float) -> str:
-    """What may be said of a prediction, such as "you said 16, it is 96: 6 times as much"."""
+    """What may be said of a prediction, such as "you said 16, it is 96"."""
     if said is None:
         return f"not predicted yet; it is {_shown(found)}"
     if said == found:
         return "exactly"
-    return f"you said {_shown(said)}, it is {_shown(found)}: {_compared(said, found)}"
-
-
-def _compared(said: float, found: float) -> str:
-    """The difference of two different numbers in words."""
-    if said <= 0 or found <= 0:
-        return "none at all" if found == 0 else "more than none" if said == 0 else "another sign"
-    times = found / said
-    if 0.9 <= times <= 1.1:
-        return "close, within 10 %"
-    return f"{times:.3g} times as much" if times > 1 else f"you said {1 / times:.3g} times too much"
+    return f"you said {_shown(said)}, it is {_shown(found)}"
 
 
 def _shown(number: float) -> str:

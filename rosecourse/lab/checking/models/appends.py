@@ -1,6 +1,5 @@
 """The parts that write into the cache: `kv_append` of lessons 035 to 062 and from 063 on, and `copy_blocks`."""
 
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -14,8 +13,6 @@ from ..layout import place_and_copy
 from ..pool import Live
 from .part_of_a_step import PartOfAStep
 
-HELD = 3  # steps whose K and V may still be there: Python frees them when it likes
-
 
 class KVAppend(PartOfAStep):
     """K and V of a step go into the cache: `kv_append(sessions, keys, values)`."""
@@ -23,13 +20,11 @@ class KVAppend(PartOfAStep):
     part = "kv_append"
     stories = 250
     calls = 0
-    _fed: tuple[weakref.ref[Tensor], ...] = ()
 
     def call(self, batch: list[Live]) -> None:
         k, v = self.new_tokens(batch)
         sessions, keys, values = [live.session for live in batch], list(k), list(v)
         given, copies = (sessions[:], keys[:], values[:]), [tensor.clone() for tensor in (*keys, *values)]
-        self._watch(keys[0])
         with self.around():
             self.made(sessions, keys, values)
         if any([*map(id, now)] != [*map(id, was)] for now, was in zip((sessions, keys, values), given, strict=True)):
@@ -46,13 +41,6 @@ class KVAppend(PartOfAStep):
         for b, live in enumerate(batch):
             live.dense = torch.cat([live.dense, self.new[:, :, b : b + 1]], 2)
             live.session.num_cached_tokens += 1
-
-    def look_back(self) -> None:
-        if sum(tensor() is not None for tensor in self._fed) > HELD:
-            raise Wrong("the part holds on to the K and V of every step: memory grows for ever")
-
-    def _watch(self, tensor: Tensor) -> None:
-        self._fed = (*self._fed, weakref.ref(tensor))
 
     def _views_of(self, new: Tensor) -> tuple[Tensor, Tensor]:
         """K and V, each [L, B, H, D], as views of a larger tensor, whose rows lie differently in each step."""

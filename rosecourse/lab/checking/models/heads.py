@@ -10,9 +10,8 @@ from torch import Tensor
 
 from ....config import EngineConfig
 from ....decode import BEST
-from ....measure.counters import DispatchMode
 from .. import Wrong, counted, kind_of, must
-from ..operations_seen import moves_data
+from ..operations_seen import DataMoves, moves_data
 from ..stories import Playing, Stories, Story, told_sizes
 from .operations import CLOSE, same
 
@@ -100,23 +99,19 @@ class Attending(Playing):
             raise Wrong(told + "".join(read))
 
 
-class Copies(DispatchMode):
+class Copies(DataMoves):
     """heads: how often K of one context and head would fit into the new tensors, of which smaller ones do not count."""
 
     def __init__(self, numbers: int) -> None:
-        super().__init__()
+        super().__init__(lambda: False)
         self.numbers, self.heads = numbers, 0
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
+    def look(self, func: Any, made: Any) -> None:
         if isinstance(made, Tensor) and moves_data(func) and made.is_floating_point():
             self.heads += made.numel() // self.numbers
-        return made
 
 
 class HeadsStories(Stories):
-    """Head counts, head sizes, block sizes and contexts."""
-
     part, count, at_least_one = "forward", 120, frozenset({("context", 0)})
     holds = "every query head has attended to the K and V of its group"
     engine = staticmethod(lambda parts, device: parts)

@@ -81,7 +81,6 @@ class OperationStories(Stories):
         return seen
 
     def instead(self, op: Op, sizes: Shape) -> Iterator[Ops]:
-        """What it consists of."""
         kind, number, *_ = op
         if kind in MANY:
             yield ("step", number), ("step", number)

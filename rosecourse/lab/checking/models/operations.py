@@ -129,8 +129,6 @@ class Operations(Playing):
         self.lines.append(f"{self.now.words}: {line}" if self.now.words else line)
         self.listen(self.lines)
 
-    # -- the operations of a story ------------------------------------------------------------------------------------
-
     def embed(self, rows: int) -> Stream:
         """A new stream; the oldest one of several ends. Two in a row are of the same words at other positions."""
         engine, model = self.now, self.now.model
@@ -273,7 +271,6 @@ class Operations(Playing):
 
 
 def normed(x: Tensor, norm: Norm) -> Tensor:
-    """The norm of rows in double precision."""
     return F.layer_norm(x, norm.weight.shape, norm.weight.double(), norm.bias.double(), norm.eps)
 
 

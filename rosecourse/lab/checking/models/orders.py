@@ -170,7 +170,6 @@ class Orders(Listener, DispatchMode):
 
     @property
     def held(self) -> int:
-        """Launches that may not start early."""
         return sum(not launch.early for launch in self.launches)
 
     def tensors(self, which: str) -> int:
@@ -194,8 +193,6 @@ def _places(tensor: Tensor) -> range:
 
 
 class OrderedOperations(KernelOperations):
-    """Each call of the part is watched."""
-
     holds = "each sum right, and in each program of each kernel the right order"
 
     def __init__(self, part: type, shape: Shape, device: str = "cpu") -> None:
