@@ -60,7 +60,7 @@ test: env  ## Lint, run every test and check every notebook, whatever fails (ARG
 	echo "lint: $$lint, tests: $$tests"; \
 	test "$$lint $$tests" = 'passed passed'
 
-browser-test: env  ## Drive Jupyter Lab in Chromium, which has to be installed; pictures in build/browser (ARGS='-k dark')
+browser-test: env  ## Drive Jupyter Lab in Chromium, which has to be installed (ARGS='-k dark')
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[browser]'
 	$(IN_VENV) python -m pytest tests/browser $(ARGS)
 
