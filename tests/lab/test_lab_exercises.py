@@ -42,9 +42,9 @@ def test_a_solution_of_its_own_makes_the_right_tokens(number):
 
 
 def functions_in(source):
-    """The functions and methods of a source, without docstrings and layout; a cell launches kernels plainly."""
+    """The functions and methods of a source, without docstrings and layout; a cell has kernels in one piece."""
     nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
-    found = {node for node in nodes if not node.name.startswith("kv_append")}
+    found = {node for node in nodes if "kv_append_" not in node.name}
     for node in found:
         node.decorator_list = []
         if ast.get_docstring(node) is not None:
