@@ -48,7 +48,7 @@ def test_the_map_has_a_row_for_each_rung(tmp_path):
     assert header.endswith("recorded (NVIDIA H200) |")
 
 
-@pytest.mark.parametrize("number", FILES.keys() & COURSES.keys())
+@pytest.mark.parametrize("number", sorted(FILES.keys() & COURSES.keys()))
 def test_the_head_says_how_long_the_exercises_take(number):
     cells = cells_of(FOLDER / FILES[number])
     (minutes,) = re.findall(r"(\d+) minutes for the exercise", source_of(cells[0]))

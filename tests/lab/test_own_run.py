@@ -1,13 +1,14 @@
 """The live run of a lesson: before, after and the control, and the reader's part once it is new and right."""
 
+import sys
 from dataclasses import replace
 
 import pytest
 
-from rosecourse import LessonError, lesson
+from rosecourse import ConfigError, LessonError, lesson
 from rosecourse.lab import your_run
 from rosecourse.lab.course import COURSES
-from rosecourse.lab.exercises import own_run
+from rosecourse.lab.exercises import own_run, part_file
 from rosecourse.lab.exercises.own_run import WORK, LiveWork, differs_from_given
 from rosecourse.models.gpt2 import GPT2
 from rosecourse.pictures.plots import lesson_figure
@@ -70,7 +71,7 @@ def test_a_new_part_is_a_series_in_every_lesson(number, figures, small_model, ca
     assert found.comparison.effect(*lesson(number).headline) in said
     assert work.on_a_cpu in said
     assert (found.yours is None) == work.simulated == ("gives the same tokens. It is not timed" in said)
-    assert ("Your part against before: " in said) == (found.yours is not None)
+    assert ("Your part against before: " in said) == ("yours " in repr(found)) == (found.yours is not None)
     labels = [text.get_text() for text in figures[0].legends[0].get_texts()]
     assert ("yours" in labels) == (found.yours is not None)
 
@@ -125,3 +126,18 @@ def test_a_kernel_beside_the_class_counts():
     assert other != given
     assert [differs_from_given(part_in(text), "071") for text in (given, other)] == [False, True]
     assert differs_from_given(solution_of("071"), "071")
+
+
+def test_a_part_that_has_passed_may_be_the_before_of_the_next(tmp_path, monkeypatch):
+    monkeypatch.setattr(part_file, "desk_here", lambda: tmp_path)
+    monkeypatch.setattr(part_file, "PASSED", {"038"})
+    with pytest.raises(ConfigError, match="no part of yours is kept for lesson 038"):
+        part_file.kept_part("038")
+    file = tmp_path / "mine.py"
+    file.write_text("from rosecourse.lessons import l038\n\n\nclass Mine(l038.KVAppend):\n    def own(self): ...\n")
+    part_file.keep_part(part_file.load_part(file, "Mine"), "038")
+    engines = []
+    monkeypatch.setattr(own_run, "compare_with", lambda found, *_: engines.append(found) or sys.exit())
+    with pytest.raises(SystemExit):
+        own_run.your_run(lesson("059").after.kv_append, "059", before="038")
+    assert type(engines[0]["before"].decode_step.kv_append).__name__ == "Mine"

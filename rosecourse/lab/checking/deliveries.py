@@ -20,7 +20,7 @@ from ...engine.stepper import End, NewTokenItem
 from ...request.session import InferenceSession
 from . import Wrong
 from .search import smallest
-from .stories import Op, Playing, Stories, Story
+from .stories import Op, Ops, Playing, Stories, Story
 from .whole_engine import read_by_threads
 
 MOST_WAKES = 8  # at a hand-over, by the text of the exercise
@@ -333,6 +333,15 @@ class DeliveryStories(Stories):
     @staticmethod
     def engine(parts: DecodeParts, device: torch.device) -> DecodeParts:
         return parts.with_(delivery=InTurns) if parts.delivery is BEST.delivery else parts
+
+    def together(self, ops: Ops) -> Iterator[Ops]:
+        for at, (first, second) in enumerate(itertools.pairwise(ops)):
+            if first[:2] == second[:2] and first[0] in ("start", "step", "join"):
+                yield (*ops[:at], (*first[:2], first[2] + second[2]), *ops[at + 2 :])
+
+    def instead(self, op: Op, sizes: NoSizes) -> Iterator[Ops]:
+        if op[0] == "start" and op[1] != READERS[0]:
+            yield (("start", READERS[0], op[2]),)
 
     def missing(self, part: type, right: type, bounds: tuple[Any, ...]) -> Iterator[str]:
         """What a part has more of than the course's, a sentence for each bound, with the smallest story."""

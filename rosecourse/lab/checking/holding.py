@@ -9,6 +9,8 @@ from ...errors import BlockError
 from . import Wrong, must
 from .pool import Lists, Live, Pool
 
+SHOWN = 6  # blocks of a picture
+
 
 class Before:
     """A pool as it was before a step, against which the step is judged."""
@@ -128,6 +130,37 @@ class Before:
             self.pool.layout.audit(self.pool.kv, [live.session.table for live in self.pool.live])
         except BlockError as error:
             raise Wrong(f"the owner counts are wrong: {error}") from None
+
+    def picture(self) -> list[str]:
+        """The blocks that the step has changed or that sessions show, before and after it, a line each."""
+        pool = self.pool
+        old, new = pool.caches_in(self.memory), pool.caches
+        differ = ((old != new) & ~(old.isnan() & new.isnan())).any(0).flatten(2).any(2)  # [L, num_blocks]
+        lists = [ids for live in pool.live for ids in pool.lists(live)] + [
+            ids for lists in self.lists.values() for ids in lists
+        ]
+        shown = {divmod(i, pool.sizes.num_blocks) for ids in lists for i in ids[-2:]}
+        changed = {(layer, block) for layer, block in differ.nonzero().tolist()}
+        chosen = sorted(sorted(shown | changed, key=lambda place: place not in changed)[:SHOWN])
+        return [self._line(old, new, layer, block) for layer, block in chosen]
+
+    def _line(self, old: Tensor, new: Tensor, layer: int, block: int) -> str:
+        pool = self.pool
+        number = layer * pool.sizes.num_blocks + block
+        who = "".join(live.name for live in pool.live if number in pool.lists(live)[layer]) or "nobody"
+        before, after = (self._cells(caches, layer, block) for caches in (old, new))
+        where = f"layer {layer}, block {block}" if pool.sizes.layers > 1 else f"block {block}"
+        return f"{where} of {who}: before [{before}]  found [{after}]"
+
+    def _cells(self, caches: Tensor, layer: int, block: int) -> str:
+        return " ".join(
+            f"{self._cell(caches[:, layer, block, :, slot], layer):2}" for slot in range(min(8, caches.shape[4]))
+        )
+
+    def _cell(self, slot: Tensor, layer: int) -> str:
+        """A slot by the token of its K, and of its V where that is another."""
+        k, v = (self.pool.tokens.name(slot[which], which, layer) for which in (0, 1))
+        return k if k == v else f"{k}|{v}"
 
 
 def _told(name: str) -> str:

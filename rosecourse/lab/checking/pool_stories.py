@@ -3,6 +3,7 @@
 A session is named by a number, which counts round the live ones.
 """
 
+import itertools
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -18,6 +19,7 @@ from .stories import Op, Ops, Playing, Stories, Story
 KERNEL_STORIES = 120  # that a part lives through where kernels are interpreted
 MOST_STEPS, MOST_INTERPRETED = 240, 30  # of a story; with kernels that are interpreted
 MOST_NUMBERS = 2**17  # in a cache: a large one takes long to compare
+TOGETHER = {"start": "many", "fork": "family"}
 HUGE = 20  # of so many stories one has a huge size, and one large blocks
 CHOICES: dict[str, list[Any]] = {  # the first four of each are drawn in most stories, all of them in every fourth
     "block_size": [4, 2, 1, 8, 16, 64, 256],
@@ -99,6 +101,9 @@ class PlayedInAPool(Playing):
     @property
     def pool(self) -> Pool:
         return self.engine.pool
+
+    def picture(self) -> list[str]:
+        return self.engine.picture()
 
     def do(self, op: Op) -> None:
         if self.pool.live or op[0] in ("start", "many", "other"):
@@ -223,6 +228,16 @@ class PoolStories(Stories):
     def played(self, part: type, sizes: Sizes) -> PlayedInAPool:
         return PlayedInAPool(lambda sizes: self.model(part, self.cache, sizes, self.device), sizes)
 
+    def together(self, ops: Ops) -> Iterator[Ops]:
+        """Sessions that begin alike, and forks of one session, as one operation."""
+        for at, (first, second) in enumerate(itertools.pairwise(ops)):
+            if first == second and first[0] in TOGETHER:
+                count = next((n for n, op in enumerate(ops[at:]) if op != first), len(ops) - at)
+                end = (0,) if first[0] == "start" else ()
+                yield (*ops[:at], (TOGETHER[first[0]], first[1], count, *end), *ops[at + count :])
+
     def instead(self, op: Op, sizes: Sizes) -> Iterator[Ops]:
-        if op[0] == "tight":
-            yield (("step", op[1], 1),)
+        kind, first, *_ = (*op, None)
+        simpler: dict[str, Op] = {"many": ("start", first), "family": ("fork", first), "tight": ("step", first, 1)}
+        if kind in simpler:
+            yield (simpler[kind],)

@@ -117,7 +117,7 @@ class RunnerOfGraphs(PartOfAStep):
     cold: captures before a step of their kind had run.
     """
 
-    takes_blocks = False
+    takes_blocks = shows_blocks = False
 
     def __init__(self, part: type, cache: type[KVPool], sizes: Sizes, device: str = "cpu") -> None:
         self.captures: list[Held] = []

@@ -29,13 +29,18 @@ Found = TypeVar("Found")
 class Outcome:
     """What went wrong in a story. lines: the story; sizes: of it, in words. fact: what must hold and what is found.
 
-    place: the part's line that raised or hung.
+    place: the part's line that raised or hung. picture: the blocks before and after the step, a line each.
     """
 
     sizes: str
     lines: tuple[str, ...]
     fact: str
     place: str = ""
+    picture: tuple[str, ...] = ()
+
+    @property
+    def operations(self) -> int:
+        return sum(1 for _ in itertools.groupby(self.lines))
 
 
 def outcome(
@@ -52,17 +57,27 @@ def outcome(
         with torch.inference_mode():
             stories.play(make(), story, tell)
     except BaseException as error:  # `SystemExit` and `KeyboardInterrupt` are the part's own here
-        return told_of(error, str(story.sizes), tuple(told[0].lines) if told else ())
+        picture = _picture(told) if isinstance(error, Wrong) else ()
+        return told_of(error, str(story.sizes), tuple(told[0].lines) if told else (), picture)
     return None
 
 
-def told_of(error: BaseException, sizes: str = "", lines: tuple[str, ...] = ()) -> Outcome:
+def told_of(
+    error: BaseException, sizes: str = "", lines: tuple[str, ...] = (), picture: tuple[str, ...] = ()
+) -> Outcome:
     """What went wrong, in a story or without one."""
     if isinstance(error, Wrong):
-        return Outcome(sizes, lines, str(error))
+        return Outcome(sizes, lines, str(error), "", picture)
     outside = outside_memory(error)
     fact = f"the part raised {type(error).__name__}: {error}" if outside is None else f"the kernel: {outside}"
-    return Outcome(sizes, lines, fact, _place_in(error.__traceback__))
+    return Outcome(sizes, lines, fact, _place_in(error.__traceback__), picture)
+
+
+def _picture(told: list[Any]) -> tuple[str, ...]:
+    try:
+        return tuple(told[0].picture())
+    except Exception:  # of books that a part has broken
+        return ()
 
 
 def _place_in(trace: TracebackType | None) -> str:

@@ -63,6 +63,9 @@ class Playing(ABC):
     def end(self) -> None:  # noqa: B027 (most have nothing to end)
         """What has been begun is brought to its end."""
 
+    def picture(self) -> list[str]:
+        return []
+
     def say(self, line: str) -> None:
         self.lines.append(f"engine {self.at + 1}: {line}" if len(self.engines) > 1 else line)
         self.listen(self.lines)
@@ -97,10 +100,15 @@ class Stories(ABC):
     def smaller(self, story: Story) -> Iterator[Story]:
         """Stories with something left out or made smaller, the boldest first."""
         yield from (story._replace(ops=ops) for ops in _fewer(story.ops))
+        yield from (story._replace(ops=ops) for ops in self.together(story.ops))
         yield from (story._replace(sizes=sizes) for sizes in smaller_sizes(story.sizes))
         for at, op in enumerate(story.ops):
             for others in (*self.instead(op, story.sizes), *((other,) for other in self._lower(op))):
                 yield story._replace(ops=(*story.ops[:at], *others, *story.ops[at + 1 :]))
+
+    def together(self, ops: Ops) -> Iterator[Ops]:
+        """Operations that are alike as one."""
+        yield from ()
 
     def instead(self, op: Op, sizes: Any) -> Iterator[Ops]:
         """What is simpler than an operation, and may stand in its place."""

@@ -76,6 +76,7 @@ class Verdict:
         yield from wrong.fact.splitlines()
         if wrong.place:
             yield f"in {wrong.place}"
+        yield from (f"    {line}" for line in wrong.picture)
 
 
 def _counted(lines: tuple[str, ...]) -> list[str]:

@@ -24,7 +24,7 @@ from ...pages.shared import page_of
 from ...pictures.drawing import new_figure
 from ...pictures.plots import lesson_figure
 from ..course import course_of
-from .part_file import text_of
+from .part_file import keep_part, kept_part, text_of
 
 YOURS = "yours"
 PAIRS = 7
@@ -91,22 +91,32 @@ class OwnRun:
 
     @property
     def against_before(self) -> Comparison | None:
+        """Before, control and the reader's part; None if that did not run."""
         return replace(self.comparison, after=self.yours) if self.yours else None
 
+    def __repr__(self) -> str:
+        sides = {"after": self.comparison, YOURS: self.against_before}
+        said = [f"{name} {one.ratio(*self.headline).shown(2)}" for name, one in sides.items() if one]
+        return f"{figure_name(*self.headline)}, times better than before: {', '.join(said)}"
 
-def your_run(part: type, number: str, model: Model | None = None) -> OwnRun:
+
+def your_run(part: type, number: str, model: Model | None = None, before: str | None = None) -> OwnRun:
     """Measure a lesson here, and draw the same figure as the recorded one: before, after and the control, interleaved.
 
     part: the reader's class; it is a further series once its text differs from the given cell's, and is left out with a
     sentence where it fails, gives other tokens, or would run in a simulation. model: None is GPT-2's shape with
-    random weights on a GPU, and the shipped model on one thread of a CPU. Raises `LessonError` for a lesson without a
-    part to write.
+    random weights on a GPU, and the shipped model on one thread of a CPU. before: an earlier lesson, whose part in the
+    engine before is then the reader's own, as it passed. Raises `LessonError` for a lesson without a part to write, and
+    `ConfigError` where no part of the reader's is kept.
     """
     rung = lesson(number)
     if not rung.changes:
         raise LessonError(f"lesson {rung.number} changes nothing: give 036 or a later one")
     model = model or _model_here()
     engines = _engines(rung, part, model)
+    if before is not None:
+        kept = _with(rung.before, before, kept_part(before), model)
+        engines["before"] = InferenceEngine(model, engines["after"].config, kept)
     work, on_gpu = WORK.get(rung.number, LiveWork()), model.device.type != "cpu"
     comparison, more = compare_with(engines, work.workload(on_gpu), PAIRS, work.runner)
     found = OwnRun(comparison, rung.headline, more.get(YOURS))
@@ -118,7 +128,14 @@ def your_run(part: type, number: str, model: Model | None = None) -> OwnRun:
         times = mine.ratio(*rung.headline)
         say(f"Your part against before: {figure_name(*rung.headline)} {comparison.claim(times)}.")
         note(rung.number, "run", times.shown(2))
+        keep_part(part, rung.number)
     return found
+
+
+def _with(parts: DecodeParts, number: str, part: type, model: Model) -> DecodeParts:
+    """The parts of a rung with a class in the place of the one that a lesson is about, as an engine can try it."""
+    world = course_of(number).world
+    return world.engine(parts.with_(**{world.part: part}), model.device)
 
 
 def _model_here() -> Model:
@@ -135,8 +152,7 @@ def _engines(rung: Lesson, part: type, model: Model) -> dict[str, InferenceEngin
     engines = {"before": before, "after": after}
     if not differs_from_given(part, rung.number):
         return engines
-    world = course_of(rung.number).world
-    mine = world.engine(rung.after.with_(**{world.part: part}), model.device)
+    mine = _with(rung.after, rung.number, part, model)
     if trouble := trouble_with(mine, rung, model, part.__name__):
         say(trouble)
         return engines
@@ -167,6 +183,7 @@ def trouble_with(mine: DecodeParts, rung: Lesson, model: Model, name: str) -> st
 
 
 def _completions(parts: DecodeParts, model: Model, workloads: list[Workload], runner: Runner) -> list[list[int]]:
+    """The tokens of all requests, in an engine of small blocks."""
     engine = InferenceEngine(model, EngineConfig(block_size=4, max_batch_size=128, prefix_cache=False), parts)
     for cache in (*engine.kv.k_layers, *engine.kv.v_layers):
         cache.zero_()  # a slot that is never written must not depend on what lay in memory

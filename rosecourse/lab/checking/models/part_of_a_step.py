@@ -19,11 +19,13 @@ class PartOfAStep(ABC):
     """A part in an engine's pool, and what a story does with it.
 
     part: its name in `DecodeParts`. holds: what is right in all stories. takes_blocks: whether it takes blocks itself.
+    shows_blocks: whether a picture of the blocks says something.
     """
 
     part: str
     holds = "every number in its place, every block with its owners"
     takes_blocks = True
+    shows_blocks = True
     stories = 400  # that it lives through
     operations: tuple[str, ...] = ()  # of its stories, beyond those of every pool
     most: int | None = None  # sessions of a batch
@@ -33,10 +35,7 @@ class PartOfAStep(ABC):
         self.config = sizes.config()
         self.before = Before(self.pool)
         self.around: Callable[[], AbstractContextManager[Any]] = nullcontext  # each call of the part
-        self.made = self.make(part, sizes)
-
-    def make(self, part: type, sizes: Sizes) -> Any:
-        return part(sizes.model(), self.pool.kv, self.config)
+        self.made = part(sizes.model(), self.pool.kv, self.config)
 
     @staticmethod
     def engine(parts: DecodeParts, device: Any) -> DecodeParts:
@@ -52,6 +51,9 @@ class PartOfAStep(ABC):
 
     def started(self, live: Live, parent: Live | None = None) -> None:  # noqa: B027 - not every part listens
         """A session has begun, or has been computed again. parent: of a fork."""
+
+    def picture(self) -> list[str]:
+        return self.before.picture() if self.shows_blocks else []
 
     def append(self, batch: list[Live]) -> None:
         """Write the next token of each session as a model does, where room has been made for it, and count it."""

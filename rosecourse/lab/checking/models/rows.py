@@ -21,7 +21,7 @@ class RowsThatStay(PartOfAStep):
     """A step plans, appends, advances and chooses. Every token is another number; every session samples in its way."""
 
     part = "rows"
-    takes_blocks = False
+    takes_blocks = shows_blocks = False
     operations = ("say", "broken")
     steps = fails = 0
 

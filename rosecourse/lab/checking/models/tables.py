@@ -13,7 +13,7 @@ class BlockTables(PartOfAStep):
 
     part = "block_tables"
     stories = 200
-    takes_blocks = False
+    takes_blocks = shows_blocks = False
 
     def call(self, batch: list[Live]) -> None:
         lists = [self.pool.lists(live) for live in batch]
