@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from ..checks import require
 from .late import figures, pictures_of_servers, serving
-from .options import Flags, command, count
+from .options import Flags, command, count, file_option
 
 
 def rates_of(context: click.Context, param: click.Parameter, text: str) -> list[float]:
@@ -28,13 +26,15 @@ def rates_of(context: click.Context, param: click.Parameter, text: str) -> list[
 @click.option("--max-new-tokens", type=count(), default=64, help="Completion tokens of a request.")
 @click.option("--seed", type=count(0), default=0, help="Of prompts and arrivals.")
 @click.option("--api-key", envvar="ROSECOURSE_API_KEY", default="", help="Of the server.")
-@click.option("--csv", type=click.Path(path_type=Path, dir_okay=False, writable=True), help="Write the table there.")
-@click.option("--figure", type=click.Path(path_type=Path, dir_okay=False, writable=True), help="A .png or .svg file.")
+@file_option("--csv", "Write the table there.")
+@file_option("--figure", "Draw it there, a .png or .svg file.")
 def benchmark_serving(flags: Flags) -> None:
     """Measure TTFT, TPOT and ITL of a server at several rates.
 
     Requests arrive at random and are streamed; all have the same lengths.
     """
+    drawn = flags.figure is None or flags.figure.suffix in (".png", ".svg")
+    require(drawn, f"--figure {flags.figure} is no picture: give a name that ends in .png or .svg")
     lengths = (flags.num_requests, flags.prompt_tokens, flags.max_new_tokens)
     load = serving.Load(flags.base_url.rstrip("/"), *lengths, flags.seed, flags.api_key)
     rows = serving.measure_rates(load, flags.rates)

@@ -14,7 +14,7 @@ import click
 
 from ..checks import require
 from ..errors import RequestError
-from ..records.files import require_writable_json
+from ..records.files import require_writable
 
 MOST = 1_000_000  # requests, runs, pairs: more than any machine gets done
 LESSONS = ("035", "036", "038", *(f"{number:03}" for number in range(59, 72)))  # as in `lessons`
@@ -92,9 +92,14 @@ THREADS = "CPU threads of torch. Default: 1 for a small model, and on two cores.
 samples_option = click.option("--samples", type=count(), default=1, help=SAMPLES)
 eos_option = click.option("--no-stop-on-eos", is_flag=True, help="Go on after the end of text: equal lengths.")
 threads_option = click.option("--threads", type=count(1, 1024), help=THREADS)
-json_option = click.option(
-    "--json", type=Path, metavar="FILE", callback=lambda *of: require_writable_json(of[-1]), help=JSON
-)
+
+
+def file_option(flag: str, says: str) -> Callable[[Any], Any]:
+    """A file to write; whether it can be written is asked at once."""
+    return click.option(flag, type=Path, metavar="FILE", callback=lambda *of: require_writable(of[-1], flag), help=says)
+
+
+json_option = file_option("--json", JSON)
 model_options = together(
     click.option("--hf-model-id", "--model", metavar="ID", help="A Hugging Face folder or hub id. Default: tiny-gpt2."),
     click.option("--random-weights", type=RANDOM_WEIGHTS, help="A shape with random weights: for speed."),

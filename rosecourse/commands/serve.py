@@ -37,6 +37,7 @@ def serve(flags: Flags) -> int:
 
     The exit code is 1 if the engine has died.
     """
+    require(flags.drain_seconds >= 0, "--drain-seconds is nan: give a number")
     require(flags.api_key != "", "--api-key is empty: give a key")
     loopback = flags.host == "localhost" or is_loopback(flags.host)
     require(loopback or flags.api_key is not None, f"--host {flags.host} can be reached from outside: give --api-key")

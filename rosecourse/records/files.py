@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from ..measure.workload import Run
 
 
-def require_writable_json(path: Path | None) -> Path | None:
-    """The path; raises `ConfigError` if `write_json` could not write there later. Leaves nothing behind."""
+def require_writable(path: Path | None, flag: str = "--json") -> Path | None:
+    """The path; raises `ConfigError` if a file could not be written there later. Leaves nothing behind."""
     if path is None:
         return None
     try:
@@ -29,8 +29,8 @@ def require_writable_json(path: Path | None) -> Path | None:
         if path.is_file():
             path.open("a").close()
     except (OSError, ValueError, RuntimeError) as error:  # no such folder, a NUL in the name, a loop of links
-        raise ConfigError(f"--json {path} cannot be written: {getattr(error, 'strerror', error)}") from error
-    require(usable, f"--json {path} is {'a folder' if path.is_dir() else 'no regular file'}: give the name of a file")
+        raise ConfigError(f"{flag} {path} cannot be written: {getattr(error, 'strerror', error)}") from error
+    require(usable, f"{flag} {path} is {'a folder' if path.is_dir() else 'no regular file'}: give the name of a file")
     return path
 
 

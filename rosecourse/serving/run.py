@@ -10,6 +10,7 @@ from types import FrameType
 
 import uvicorn
 
+from ..errors import ConfigError
 from .app import make_app
 from .engine_client import EngineClient
 from .protocol import ApiError
@@ -22,7 +23,10 @@ DRAINS = ApiError(503, "the server is stopping: try another one", code="draining
 def listening_socket(host: str, port: int, stall_seconds: float = STALL_SECONDS) -> socket.socket:
     """A socket that listens; port 0 takes a free one. The kernel ends connections whose client stops reading."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.create_server((host, port), family=family, backlog=2048)
+    try:
+        sock = socket.create_server((host, port), family=family, backlog=2048)
+    except (OSError, ValueError) as error:  # ValueError: a name that no host can have
+        raise ConfigError(f"nobody can listen on --host {host} --port {port}: {error}") from None
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1e3 * stall_seconds))
     return sock
