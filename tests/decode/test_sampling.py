@@ -49,7 +49,7 @@ def some_params(rng, greedy):
 
 def chosen(logits, params, positions):
     """As a step chooses for sessions that have no rows."""
-    sessions = [SimpleNamespace(params=p, token_ids=range(n)) for p, n in zip(params, positions, strict=True)]
+    sessions = [SimpleNamespace(params=p, num_cached_tokens=n) for p, n in zip(params, positions, strict=True)]
     return next_tokens(logits, sampling_metadata(sessions, CPU)).tolist()
 
 
