@@ -70,7 +70,7 @@ def forecast(number: str) -> None:
     say(
         f"A step before the lesson: {whole:.2f} ms ({where}).",
         told,
-        f"Without it a step would be 1 / (1 - {share:.2f}) = {1 / (1 - share):.2f} times as fast: the most to gain.",
+        f"Without this share a step would be 1 / (1 - {share:.3f}) = {1 / (1 - share):.2f} times as fast, at most.",
     )
 
 
