@@ -283,7 +283,7 @@ LESSONS = ladder(
     },
 )
 
-# Lessons that are no rungs: all rungs run the other family, and a budget or a server is a choice.
+# Lessons that are no rungs: all rungs run the other family, and a budget, a server or replicas are choices.
 ASIDES = (
     Lesson(
         "073",
@@ -304,6 +304,7 @@ ASIDES = (
         headline=("ITL", "p99"),
     ),
     Lesson("075", "a server", BEST, BEST, A, about="an OpenAI-compatible server around an engine in its own process"),
+    Lesson("076", "replicas", BEST, BEST, A, about="several servers, and a router that keeps a prefix on one of them"),
 )
 
 

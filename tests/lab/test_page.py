@@ -30,7 +30,9 @@ def test_a_forecast_is_the_share_of_the_recorded_step(capsys):
     steps = recorded_steps("A").between("036", "038")
     share, said = steps.share("before", "kv_append"), said_by(capsys)
     assert f"A step before the lesson: {steps.step_ms('before'):.2f} ms" in said
-    assert f"{share:.0%}. Without this share a step would be 1 / (1 - {share:.3f}) = {1 / (1 - share):.2f} times" in said
+    assert (
+        f"{share:.0%}. Without this share a step would be 1 / (1 - {share:.3f}) = {1 / (1 - share):.2f} times" in said
+    )
 
 
 def test_a_forecast_leaves_the_kernels_that_a_lesson_keeps(capsys):

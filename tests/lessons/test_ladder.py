@@ -37,7 +37,7 @@ def test_the_ladder_leads_from_the_baseline_to_the_best():
     with pytest.raises(LessonError) as caught:
         lesson("042")
     known = ", ".join(rung.number for rung in LESSONS)
-    assert str(caught.value) == f"there is no lesson '042': give one of {known}, 073, 074, 075, or best"
+    assert str(caught.value) == f"there is no lesson '042': give one of {known}, 073, 074, 075, 076, or best"
     assert [rung.number for rung in LESSONS if rung.step_kind == "boundary"] == ["059"]
     assert {rung.step_kind for rung in LESSONS} <= set(STEP_KINDS)
 
