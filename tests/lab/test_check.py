@@ -86,6 +86,7 @@ def test_the_smallest_story_is_the_verdict():
         "      step [A]   <- here",
         "  layer 0, block 0, slot 0: K must be A0; found: V of A0",
         "  the right numbers lie in layer 0, block 0, slot 0 of V",
+        "      block 0 of A: before [.  .  .  . ]  found [V of A0|K of A0 .  .  . ]",
     ]
     assert "its list shows" in str(check(OneSlotTooFew, "059"))
 

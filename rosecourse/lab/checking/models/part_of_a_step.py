@@ -35,7 +35,10 @@ class PartOfAStep(ABC):
         self.config = sizes.config()
         self.before = Before(self.pool)
         self.around: Callable[[], AbstractContextManager[Any]] = nullcontext  # each call of the part
-        self.made = part(sizes.model(), self.pool.kv, self.config)
+        self.made = self.make(part, sizes)
+
+    def make(self, part: type, sizes: Sizes) -> Any:
+        return part(sizes.model(), self.pool.kv, self.config)
 
     @staticmethod
     def engine(parts: DecodeParts, device: Any) -> DecodeParts:
