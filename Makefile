@@ -49,7 +49,8 @@ reset: env  ## Bring back a notebook of my/ as the course has it, and keep yours
 LINT := $(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy && $(BIN)/lint-imports --no-logo
 # Files in the order of `testpaths`: sorted by the number of their tests, the slow ones that have few would come last,
 # and keep one process busy while the others have nothing to do.
-PYTEST := $(IN_VENV) python -m pytest --nbval --ignore=tests/browser --numprocesses logical --maxprocesses 4 \
+# A thread for each process: two processes whose operations want both cores wait for each other.
+PYTEST := $(IN_VENV) OMP_NUM_THREADS=1 python -m pytest --nbval --ignore=tests/browser --numprocesses logical --maxprocesses 4 \
     --dist loadfile --no-loadscope-reorder
 
 test: env  ## Lint, run every test and check every notebook, whatever fails (ARGS='-k scheduler')
