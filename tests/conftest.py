@@ -1,5 +1,6 @@
 """Fixtures that the tests share."""
 
+import gc
 import os
 
 import torch
@@ -58,3 +59,10 @@ def manage(scheduler):
     """Makes SchedulerManagers over `scheduler`, which are closed at the end."""
     with managers(scheduler) as make:
         yield make
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays_frozen():
+    """A server in this process freezes what is there for the collector: the next test starts without that."""
+    yield
+    gc.unfreeze()
