@@ -5,13 +5,11 @@ import sys
 from types import SimpleNamespace
 
 import numpy as np
-import pandas as pd
 import pytest
 from PIL import Image
 
 from rosecourse.pictures.drawing import new_axes
 from rosecourse.pictures.sheet import WIDTH
-from rosecourse.pictures.tables import whole_numbers
 
 
 @pytest.fixture
@@ -50,11 +48,3 @@ def test_figure_where_drawing_fails_is_not_shown(published):
     with pytest.raises(KeyError), new_axes(2.0) as ax:
         ax.plot({}["nothing"])
     assert not published
-
-
-def test_whole_numbers_lose_their_point_and_nothing_else_changes():
-    columns = {"steps": [40.0, 7.0], "ms": [1.5, 2.0], "some": [np.nan, 3.0], "none": [np.nan] * 2, "name": ["a", "b"]}
-    table = pd.DataFrame(columns)
-    shown = [[str(one) for one in column] for _, column in whole_numbers(table).items()]
-    assert shown == [["40", "7"], ["1.5", "2.0"], ["<NA>", "3"], ["nan", "nan"], ["a", "b"]]
-    assert list(table["steps"]) == [40.0, 7.0]

@@ -3,13 +3,10 @@
 import random
 from collections.abc import Callable, Iterator
 
-import torch.nn.functional as F
-from torch import Tensor
-
 from ...config import EngineConfig
 from ...engine.engine import InferenceEngine
 from ...kernels import add_norm_on
-from ...models.ops import Linear, Norm
+from ...models.ops import LayerOps
 from ...models.shape import Model
 from ..checking.costs import Bound
 from ..checking.models.operation_stories import OpStep
@@ -40,26 +37,11 @@ def truth(hunt: Played) -> Truth:
     return {"session": {name}, "moment": {moment}, "rows": {str(rows)}}
 
 
-class PlainOps:
+class PlainOps(LayerOps):
     """What the exercise derives from: an operation of PyTorch after another. The stream is a tensor [N, C]."""
 
     def __init__(self, model: Model, config: EngineConfig) -> None:
         self.add_norm = add_norm_on(model.device)  # add_norm(x, delta, weight, bias, eps)
-
-    def embed(self, token_ids: Tensor, positions: Tensor, wte: Tensor, wpe: Tensor) -> Tensor:
-        return F.embedding(token_ids, wte) + F.embedding(positions, wpe)
-
-    def norm_linear(self, x: Tensor, norm: Norm, linear: Linear) -> Tensor:
-        return linear(norm(x))
-
-    def norm_linear_gelu(self, x: Tensor, norm: Norm, linear: Linear) -> Tensor:
-        return F.gelu(linear(norm(x)), approximate="tanh")
-
-    def linear_add(self, h: Tensor, linear: Linear, x: Tensor) -> Tensor:
-        return x + linear(h)
-
-    def logits(self, x: Tensor, norm: Norm, wte: Tensor) -> Tensor:
-        return norm(x) @ wte.T
 
 
 class Belt:
