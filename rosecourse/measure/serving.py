@@ -43,7 +43,9 @@ class Load:
             with ThreadPoolExecutor(1) as thread:  # a notebook's own has an event loop already
                 return thread.submit(asyncio.run, self._run(rate)).result()
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError, LookupError) as error:
-            raise RequestFailed(f"{self.base_url} does not answer as OpenAI does: {error!r}") from None
+            why = f"status {error.status}" if isinstance(error, aiohttp.ClientResponseError) else repr(error)
+            remedy = "give the address of a server that runs, with its /v1"
+            raise RequestFailed(f"{self.base_url} does not answer as OpenAI does ({why}): {remedy}") from None
 
     async def _run(self, rate: float) -> tuple[str, list[SessionTimes]]:
         draw = np.random.default_rng(self.seed)

@@ -7,6 +7,7 @@ import openai
 import pytest
 
 from rosecourse import SamplingParams
+from rosecourse.serving.messages import Cancel
 
 PROMPT = "My dear sister,"
 
@@ -56,13 +57,16 @@ def test_token_ids_are_a_prompt_and_usage_counts_them(client, server, engine):
     assert texts_of(events)[1] == ["length"]
 
 
-def test_stop_strings_end_a_text_across_token_borders(client, server, engine):
+def test_stop_strings_end_a_text_across_token_borders(client, server, engine, monkeypatch):
+    sent, send = [], server.engine.send
+    monkeypatch.setattr(server.engine, "send", lambda command: (sent.append(command), send(command)))
     whole = engine.generate(PROMPT, SamplingParams(40))[0].text
     stop = whole[11:18]
     asked = {"model": server.model, "prompt": PROMPT, "max_tokens": 40, "temperature": 0, "stop": ["zzz", stop]}
     texts, reasons = texts_of(client.completions.create(**asked, stream=True))
     assert texts == [whole[: whole.index(stop)]]
     assert reasons == ["stop"]
+    assert Cancel in map(type, sent)  # the engine does not go on
     assert client.completions.create(**asked).choices[0].text == texts[0]
     server.settle()
 
