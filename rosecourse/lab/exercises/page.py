@@ -99,7 +99,9 @@ def counts(number: str, prompt_tokens: int = 3) -> Counted:
     """
     rung = lesson(number)
     n = COUNTED_SESSIONS
-    config = EngineConfig(block_size=64, max_batch_size=n, prefix_cache=False, triton_kv_append_min_batch=n)
+    # A lesson without kernels counts plain operations on every machine, also where Triton's interpreter could run.
+    kernel_from = n if rung.kernels else n + 1
+    config = EngineConfig(block_size=64, max_batch_size=n, prefix_cache=False, triton_kv_append_min_batch=kernel_from)
     model = load_model(device="cuda" if rung.kernels and torch.cuda.is_available() else "cpu")
     engines, found = rung.engines(model, config), []
     common = [name for name in rung.changes if all(name in engine.decode_step.stages for engine in engines)]
