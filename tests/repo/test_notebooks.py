@@ -66,17 +66,24 @@ def test_picture_of_a_notebook_is_sharp_and_says_what_it_shows(path):
 
 
 def test_page_without_its_live_figure_fails(tmp_path):
-    """`pytest --nbval` says so, whatever its cells do."""
+    """`pytest --nbval` says so, whatever its cells do; and a cell fails that raises when it is run again."""
     pytest.importorskip("nbval")
     shutil.copy(ROOT / "conftest.py", tmp_path)
     (tmp_path / "notebooks").mkdir()
     png = nbformat.v4.new_output("display_data", {"image/png": ""})
     for number, source, outputs in (("036", "# your_run(", [png]), ("038", "other", [png]), ("059", "your_run()", [])):
-        cell = nbformat.v4.new_code_cell(source, outputs=outputs)
+        cell = nbformat.v4.new_code_cell(source, outputs=outputs, execution_count=1)
         nbformat.write(nbformat.v4.new_notebook(cells=[cell]), tmp_path / "notebooks" / f"{number}_page.ipynb")
+    source, stored = "assert 'seen' not in globals()\nseen = 1", {"tags": ["nbval-check-output"]}
+    once = nbformat.v4.new_code_cell(source, metadata=stored, execution_count=1)
+    nbformat.write(nbformat.v4.new_notebook(cells=[once]), tmp_path / "notebooks" / "once.ipynb")
     command = [sys.executable, "-m", "pytest", "--nbval-lax", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
     said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True).stdout
-    assert re.findall(r"^ERROR notebooks/(\d{3})_page", said, re.M) == ["038", "059"]
+    assert re.findall(r"^(ERROR|FAILED) notebooks/(\w+)", said, re.M) == [
+        ("FAILED", "once"),
+        ("ERROR", "038_page"),
+        ("ERROR", "059_page"),
+    ]
 
 
 # -- links ----------------------------------------------------------------------------------------------------------
