@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rosecourse import EngineConfig, InferenceEngine, LogitsError, SamplingParams, lesson
+from rosecourse import EngineConfig, InferenceEngine, LogitsError, OnlineScheduler, SamplingParams, lesson
 from tests.support.layouts import layout_of
 from tests.support.oracles import hf_next_logits, prompts_of
 
@@ -96,3 +96,23 @@ def test_blocks_of_nan_are_not_hit(make_engine, small_pair):
     assert hit == 0
     torch.testing.assert_close(logits, hf_next_logits(small_pair[0], prompt), atol=1e-4, rtol=1e-4)
     assert prefilled(engine, other)[1] == BS
+
+
+@pytest.mark.parametrize("number", ["066", "071"])
+def test_a_scheduler_forgets_known_blocks_that_gave_nan(small_model, number):
+    """With 071 the host reads of it one step late: the blocks are forgotten then."""
+    engine, prompt = (
+        InferenceEngine(small_model, EngineConfig(block_size=BS), lesson(number).after),
+        [*range(2 * BS + 1)],
+    )
+
+    def request():
+        scheduler, session = OnlineScheduler(engine), engine.new_session(prompt, SamplingParams(3, stop_on_eos=False))
+        scheduler.submit(session)
+        scheduler.run()
+        return session.finish_reason, session.completion_ids
+
+    right = request()
+    engine.kv.keys[:] = torch.nan
+    assert request()[0] == "error"
+    assert request() == right
