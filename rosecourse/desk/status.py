@@ -29,7 +29,7 @@ def lesson_map(folder: Path | None = None, results: Path = RESULTS) -> Markdown:
     for head in heads:
         rows.append([head.link, str(head.minutes), *more.get(head.number, ["looks back over all of them", "", ""])])
     hours = round(sum(head.minutes for head in heads) / 60)
-    said = f"The minutes are for reading, the exercise and the bug hunt; in all about {hours} hours."
+    said = f"The minutes are for reading, exercise and bug hunt: about {hours} hours in all."
     return Markdown(f"{markdown_table(rows)}\n{said}\n\n{workloads_table()}")
 
 

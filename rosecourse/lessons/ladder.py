@@ -173,7 +173,7 @@ LESSONS = ladder(
         "workload": C,
         "kernels": ("kv_append_triton_full_batch",),
         "counted": ("index_put",),
-        "about": "one kernel that is told only blocks and one slot",
+        "about": "one kernel, told only blocks and one slot",
         "headline": ("total throughput", "mean"),
     },
     {
@@ -184,7 +184,7 @@ LESSONS = ladder(
         "kv_append": l062.KVAppend,
         "workload": A,
         "counted": ("tensors built from Python lists", "bytes handed to the device"),
-        "about": "a session has one list of blocks, not one for each layer",
+        "about": "one list of blocks per session, not per layer",
     },
     {
         "number": "063",
@@ -217,7 +217,7 @@ LESSONS = ladder(
         "workload": E,
         "counted": ("copy",),
         "step_kind": "fork",
-        "about": "forks that write into shared blocks in the same step are copied together",
+        "about": "a step's copies of shared blocks are made together",
         "headline": ("ITL", "p99"),
     },
     {

@@ -127,7 +127,9 @@ class Comparison:
 
     def claim(self, better: Ratio) -> str:
         """What may be said of a ratio: faster, slower, no difference, or nothing where pairs are too few."""
-        return f"{better.verdict_over(self.pairs)} ({better} over {self.pairs} interleaved pairs)"
+        control_decides = replace(better, control=None).verdict != better.verdict
+        twice = f"; {SAME}: {better.control}" if control_decides else ""
+        return f"{better.verdict_over(self.pairs)} ({better} over {self.pairs} interleaved pairs{twice})"
 
     def verdict(self, name: str) -> str:
         """What may be said of the throughput of `name`."""

@@ -5,6 +5,7 @@ Each function draws on the axes or the figure that it is given; 8.2 x 3.6 inches
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,7 +32,7 @@ WHISKERS = "dots: runs; bars and whiskers: their median, with its 95 % interval"
 
 
 def lesson_figure(figure: Figure, comparison: Comparison, title: str, yours: Samples | None = None) -> None:
-    """Before and after: a panel for each figure, with each side's median over its runs and every run as a dot.
+    """Before and after: a panel for each figure; each side's median over its runs stands below its bar, a dot is a run.
 
     Whiskers are 95 % intervals. The control is grey, a bar, or a band where another rung was measured twice: what
     differs from it by less than it differs from `before` is the machine's doing. yours: the runs of a reader's part, a
@@ -39,8 +40,8 @@ def lesson_figure(figure: Figure, comparison: Comparison, title: str, yours: Sam
     """
     sides = [side for side in (comparison.before, comparison.control, comparison.after, yours) if side]
     handles: dict[str, Any] = {}
-    claim = comparison.claim(comparison.speedup)
-    figure.suptitle(f"{title}\nthroughput: {claim}\n{comparison.conditions.device}", fontsize="medium")
+    claim = textwrap.fill(f"throughput: {comparison.claim(comparison.speedup)}", 100)
+    figure.suptitle(f"{title}\n{claim}\n{comparison.conditions.device}", fontsize="medium")
     for ax, (metric, statistic) in zip(figure.subplots(1, len(PANELS)), PANELS, strict=True):
         for place, side in enumerate(sides):
             style, middle = SIDES[side.name], side.interval(metric, statistic)
@@ -49,15 +50,16 @@ def lesson_figure(figure: Figure, comparison: Comparison, title: str, yours: Sam
             handles[NAMES.get(side.name, side.name)] = bars
             ax.plot([place] * len(values), values, **style, linestyle="none", markersize=3, alpha=0.7)
             ax.errorbar([place + 0.2], [middle.value], _errors([middle]), color=INK, capsize=3, linewidth=1.2)
-            digits, above = ",.0f" if UNITS[metric] == "tokens/s" else ".2f", max(middle.high, *values)
-            told = {"textcoords": "offset points", "ha": "center", "fontsize": SMALL, "color": INK}
-            ax.annotate(format(middle.value, digits), (place, above), (0, 4), **told)
         if (band := _same_again(comparison, metric, statistic)) is not None:
             handles[OTHER_TWICE] = ax.axhspan(*band, color=SIDES["control"]["color"], alpha=0.35, zorder=0)
         ax.set_title(f"{figure_name(metric, statistic).removeprefix('total ')}\n({UNITS[metric]})", fontsize=SMALL + 1)
-        ax.set_xticks([])
-        ax.set_ylim(0, 1.08 * ax.get_ylim()[1])
-        ax.tick_params(axis="y", labelsize=SMALL)
+        digits = ",.0f" if UNITS[metric] == "tokens/s" else ".2f"
+        medians = [format(side.typical(metric, statistic), digits) for side in sides]
+        if len(sides) > 2:  # six digits are wider than a bar
+            medians[1::2] = [f"\n{median}" for median in medians[1::2]]
+        ax.set_xticks(range(len(sides)), medians)
+        ax.tick_params(labelsize=SMALL)
+        ax.tick_params(axis="x", length=0)
         ax.spines[["top", "right"]].set_visible(False)
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=len(handles), frameon=False)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from ..lessons import LESSONS, Lesson
 from ..lessons.workloads import F
 from ..measure.metrics import PERCENTILES, UNITS
+from ..measure.stats import NO_DIFFERENCE
 from ..measure.traffic import D
 from ..pages.shared import page_of
 from .noted import published_figures
@@ -94,10 +95,7 @@ def headline_name(rung: Lesson) -> str:
 
 
 def recorded_cell(rung: Lesson, recording: RecordedComparison | None) -> str:
-    """What a lesson is worth as recorded: its headline's figure before and after, the ratio with its interval, a note.
-
-    Only few lessons have a note: it says what their figures do not show.
-    """
+    """A lesson's recorded headline: before and after, the ratio with its interval; it says so if nothing differs."""
     if not rung.changes:
         return ""
     if recording is None:
@@ -107,7 +105,7 @@ def recorded_cell(rung: Lesson, recording: RecordedComparison | None) -> str:
     digits = ",.0f" if unit == "tokens/s" else ".2f"
     before, after = (format(side.typical(metric, statistic), digits) for side in recording.sides)
     better = recording.ratio(metric, statistic)
-    return f"{before} to {after} {unit}: {better.shown(2)}"
+    return f"{before} to {after} {unit}: {better.shown(2)}{', no difference' * (better.verdict == NO_DIFFERENCE)}"
 
 
 def named_cell(rung: Lesson, recording: RecordedComparison | None) -> str:

@@ -106,6 +106,7 @@ def test_a_control_is_the_engine_before_in_the_same_rounds():
         assert better.value == pytest.approx(1.05, rel=0.01)
         assert better.control.high == pytest.approx(1.1)
         assert better.verdict == "no difference measurable here"
+        assert found.claim(better).endswith(f"pairs; the same engine twice: {better.control})")
     assert replace(found, control=Samples("control", [])).speedup.verdict == "faster"
     assert found.table()["the same engine twice"].iloc[0] == str(found.ratio("total throughput").control)
 

@@ -57,7 +57,10 @@ def test_figure_of_a_lesson_shows_what_the_table_says(figure, found):
     plots.lesson_figure(figure, found, "Lesson 038", yours)
     sides = [found.before, found.control, found.after, yours]
     for ax, panel in zip(figure.axes, plots.PANELS, strict=True):
-        assert [bar.get_height() for bar in ax.patches] == [side.typical(*panel) for side in sides]
+        medians = [side.typical(*panel) for side in sides]
+        assert [bar.get_height() for bar in ax.patches] == medians
+        below = [label.get_text().replace(",", "") for label in ax.get_xticklabels()]
+        assert [float(text) for text in below] == pytest.approx(medians, rel=0.01)
         assert ax.get_ylim()[0] == 0
 
 

@@ -28,6 +28,7 @@ def test_tables_show_the_figure_that_a_lesson_is_about(tmp_path):
     write_recording(tmp_path, twice_as_fast())
     rungs = {"038": 4, "059": 2, "060": 1}
     write_recording(tmp_path, {number: [steady(n * step) for step in STEPS] for number, n in rungs.items()}, "B")
+    write_recording(tmp_path, {number: [steady(step) for step in STEPS] for number in ("060", "061")}, "C")
     header, _, *rows = cells_of(lessons_table(NOTEBOOKS, folder=tmp_path))
     assert header == ["lesson", "recorded (NVIDIA H200)"]
     links = [
@@ -50,6 +51,7 @@ def test_tables_show_the_figure_that_a_lesson_is_about(tmp_path):
     assert figures["036"] == ["TPOT 15.33 to 14.97 ms: 1.02x", "8.20 to 4.10 ms: 2.00x [2.00, 2.00]"]
     assert figures["038"] == ["TPOT 14.98 to 6.50 ms: 2.30x", "not recorded yet"]
     assert figures["059"] == ["ITL p99 95.34 to 81.67 ms: 1.17x (256 requests)", "16.40 to 8.20 ms: 2.00x [2.00, 2.00]"]
+    assert figures["061"][1] == "488 to 488 tokens/s: 1.00x [1.00, 1.00], no difference"
 
 
 def test_a_table_without_a_recording_says_so(tmp_path):
