@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import AsyncIterator, Awaitable
-from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-import msgspec
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.responses import JSONResponse
 from prometheus_client import generate_latest
-from starlette.background import BackgroundTask
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from ..errors import RequestError
 from ..models.encoding import check_length, encode, longest_token
-from . import protocol
-from .engine_client import EngineClient, Generation
-from .protocol import ApiError
+from .answer import Answer
+from .engine_client import EngineClient
+from .protocol import ApiError, ChatRequest, CompletionRequest, Message, parse
 
 MOST_BODY = 4 * 2**20  # bytes of a request
-DEFAULT_TOKENS = 16  # of a completion, as OpenAI has it; a chat may go on to the end of the context
 NO_TEMPLATE = "the model has no chat template: use /v1/completions, or a model with one"
 
 T = TypeVar("T")
@@ -31,12 +26,6 @@ T = TypeVar("T")
 
 def make_app(engine: EngineClient, api_key: str | None = None) -> FastAPI:
     """The server's application. api_key: what clients must send; None takes any."""
-
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        engine.listen()
-        yield
-        engine.close()
 
     def authorise(request: Request) -> None:
         given = request.headers.get("authorization", "").removeprefix("Bearer ")
@@ -48,22 +37,22 @@ def make_app(engine: EngineClient, api_key: str | None = None) -> FastAPI:
     v1.post("/completions")(endpoints.completions)
     v1.post("/chat/completions")(endpoints.chat)
     v1.get("/models")(endpoints.models)
-    app = FastAPI(openapi_url=None, lifespan=lifespan)
+    app = FastAPI(openapi_url=None, lifespan=engine.listening)
     app.include_router(v1)
     app.get("/health")(endpoints.health)
     app.get("/metrics")(endpoints.metrics)
-    for error in (ApiError, HTTPException, ClientDisconnect, Exception):
+    for error in (HTTPException, ClientDisconnect, Exception):
         app.exception_handler(error)(refused)
     return app
 
 
 async def refused(request: Request, error: Exception) -> Response:
     """An error in OpenAI's shape, without a traceback."""
-    if isinstance(error, HTTPException):
-        error = ApiError(error.status_code, error.detail)
-    elif not isinstance(error, ApiError):
+    if not isinstance(error, HTTPException):
         error = ApiError(500, "internal error")
-    return JSONResponse(error.body, error.status, {"Retry-After": "1"} if error.status in (429, 503) else None)
+    elif not isinstance(error, ApiError):
+        error = ApiError(error.status_code, error.detail)
+    return JSONResponse(error.body, error.status_code, error.headers)
 
 
 class Endpoints:
@@ -86,17 +75,15 @@ class Endpoints:
         return Response(generate_latest(self.engine.registry), media_type="text/plain; version=0.0.4")
 
     async def completions(self, request: Request) -> Response:
-        asked = await self.read(request, protocol.CompletionRequest)
+        asked = await self.read(request, CompletionRequest)
         prompts = await asyncio.to_thread(lambda: list(map(self.tokenize, asked.prompts)))
-        most = DEFAULT_TOKENS if asked.max_tokens is None else asked.max_tokens
-        return await self.answer(request, asked, prompts, most, protocol.Answers(self.model.name))
+        return Answer(self.engine, asked, prompts, asked.max_tokens)
 
     async def chat(self, request: Request) -> Response:
-        asked = await self.read(request, protocol.ChatRequest)
-        ids = await asyncio.to_thread(self.chat_ids, msgspec.to_builtins(asked.messages))
-        most = asked.max_tokens if asked.max_completion_tokens is None else asked.max_completion_tokens
-        most = max(self.model.max_seq_len - len(ids), 1) if most is None else most
-        return await self.answer(request, asked, [ids], most, protocol.ChatAnswers(self.model.name))
+        asked = await self.read(request, ChatRequest)
+        ids = await asyncio.to_thread(self.chat_ids, asked.messages)
+        most_tokens = asked.max_completion_tokens or asked.max_tokens or max(self.model.max_seq_len - len(ids), 1)
+        return Answer(self.engine, asked, [ids], most_tokens)
 
     async def read(self, request: Request, kind: type[T]) -> T:
         """The request's body. Raises `ApiError` for one that is too large or wrong, or for another model."""
@@ -105,7 +92,7 @@ class Endpoints:
             body += chunk
             if len(body) > MOST_BODY:
                 raise ApiError(413, f"the request has more than {MOST_BODY} bytes")
-        asked: Any = protocol.parse(bytes(body), kind)
+        asked: Any = parse(bytes(body), kind)
         if asked.model != self.model.name:
             raise ApiError(404, f"the model {asked.model!r} is not served here", "model", "model_not_found")
         return asked
@@ -121,7 +108,7 @@ class Endpoints:
             raise ApiError(400, str(error), "prompt", "context_length_exceeded") from None
         return encode(self.tokenizer, prompt)
 
-    def chat_ids(self, messages: list[dict[str, str]]) -> list[int]:
+    def chat_ids(self, messages: list[Message]) -> list[int]:
         if getattr(self.tokenizer, "chat_template", None) is None:
             raise ApiError(400, NO_TEMPLATE, "messages", "no_chat_template")
         try:
@@ -129,70 +116,3 @@ class Endpoints:
         except Exception as error:  # whatever a template raises
             raise ApiError(400, f"the chat template refuses these messages: {error}", "messages") from None
         return self.tokenizer.encode(text, add_special_tokens=False)  # the template writes them
-
-    async def answer(
-        self, request: Request, asked: Any, prompts: list[list[int]], most_tokens: int, answers: protocol.Answers
-    ) -> Response:
-        """The choices of each prompt, as a whole or as a stream whose status is known with its first token.
-
-        A client that goes away, or that stops reading, stops them.
-        """
-        choices = [(prompt_ids, params) for prompt_ids in prompts for params in asked.params(most_tokens)]
-        if len(choices) > protocol.MOST_CHOICES:
-            raise ApiError(400, f"{len(choices)} choices: a request may have {protocol.MOST_CHOICES}", "n")
-        generation = self.engine.submit(choices, asked.stops)
-
-        def usage() -> dict[str, int]:
-            told = {"prompt_tokens": sum(map(len, prompts)), "completion_tokens": generation.num_tokens}
-            return told | {"total_tokens": sum(told.values())}
-
-        async def events() -> AsyncIterator[bytes]:
-            more = {"usage": None} if asked.stream_options.include_usage else {}
-            deltas = first
-            try:
-                while deltas:
-                    yield b"".join(answers.event([answers.part(*delta)], **more) for delta in deltas)
-                    deltas = await generation.read()
-            except ApiError as error:
-                yield protocol.sse(error.body)
-                return
-            yield answers.event([], usage=usage()) if more else b""
-            yield b"data: [DONE]\n\n"
-
-        async def stop() -> None:
-            self.engine.cancel(generation)
-
-        try:
-            if asked.stream:
-                first = await unless_gone(request, generation.read())
-                after = BackgroundTask(stop)
-                return StreamingResponse(events(), media_type="text/event-stream", background=after)
-            whole = await unless_gone(request, whole_texts(generation, len(choices)))
-            return Response(answers.whole(*whole, usage()), media_type="application/json")
-        except BaseException:
-            await stop()
-            raise
-
-
-async def whole_texts(generation: Generation, count: int) -> tuple[list[str], list[str | None]]:
-    """Text and finish reason of each choice, when all have ended."""
-    texts = [""] * count
-    reasons: list[str | None] = [None] * count
-    while deltas := await generation.read():
-        for choice, text, reason in deltas:
-            texts[choice] += text
-            reasons[choice] = reason
-    return texts, reasons
-
-
-async def unless_gone(request: Request, work: Awaitable[T]) -> T:
-    """What some work gives. Raises `ClientDisconnect`, and stops it, when nobody waits for it any more."""
-    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(request.receive())
-    try:
-        await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise ClientDisconnect
-        return task.result()
-    finally:
-        task.cancel()
-        gone.cancel()

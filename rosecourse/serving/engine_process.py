@@ -36,8 +36,7 @@ class EngineLoop:
 
     def __init__(self, engine: InferenceEngine, pipe: Connection) -> None:
         self.engine, self.pipe, self.scheduler = engine, pipe, OnlineScheduler(engine)
-        self.sessions: dict[int, InferenceSession] = {}
-        self.numbers: dict[InferenceSession, int] = {}
+        self.numbers: dict[InferenceSession, int] = {}  # of the requests that have not ended
         self.errors: list[tuple[int, int, str]] = []  # since the last message
 
     def run(self) -> None:
@@ -51,17 +50,17 @@ class EngineLoop:
             self.pipe.send(self.message(new_tokens))
 
     def obey(self, command: Submit | Cancel) -> None:
-        number = command.number
         if isinstance(command, Submit):
             try:
                 session = self.engine.new_session(command.prompt_ids, command.params)
                 self.scheduler.submit(session)
-                self.sessions[number], self.numbers[session] = session, number
+                self.numbers[session] = command.number
             except RosecourseError as error:
-                self.errors.append((number, 400, str(error)))
-        elif number in self.sessions:  # else it has ended
-            self.scheduler.cancel(self.sessions[number])
-            self.forget(number)
+                self.errors.append((command.number, 400, str(error)))
+        else:  # there is no such session if it has ended
+            for session in [one for one, number in self.numbers.items() if number == command.number]:
+                self.scheduler.cancel(session)
+                del self.numbers[session]
 
     def message(self, new_tokens: list[NewToken]) -> Step:
         """What the server is told after a step."""
@@ -72,11 +71,7 @@ class EngineLoop:
             if session in self.numbers
         ]
         errors = self.errors + [(self.numbers[session], 500, NAN) for session in self.scheduler.failed]
+        for session in [session for session in last if session.finished] + self.scheduler.failed:
+            self.numbers.pop(session, None)
         self.errors, self.scheduler.failed = [], []
-        for number in [number for number, _, reason in tokens if reason] + [number for number, *_ in errors]:
-            self.forget(number)
         return Step(tokens, errors, self.engine.kv.num_blocks - self.engine.kv.num_available())
-
-    def forget(self, number: int) -> None:
-        if (session := self.sessions.pop(number, None)) is not None:
-            del self.numbers[session]

@@ -1,31 +1,32 @@
-"""OpenAI's requests, errors and answers. A field that would change the answer and is not known here is refused."""
+"""OpenAI's requests, choices and errors. A field that would change the answer and is not known here is refused."""
 
 from __future__ import annotations
 
 import secrets
-import time
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypedDict, TypeVar
 
 import msgspec
+from msgspec import Meta
+from starlette.exceptions import HTTPException
 
 from ..config import SamplingParams
-from ..errors import ConfigError
 
-MOST_CHOICES, MOST_STOPS, LONGEST_STOP = 128, 4, 1000  # of a request; in characters
+MOST_CHOICES = 128  # of a request
 # Fields that change nothing with these values; clients send them so. null is the same as no field.
 NEUTRAL: dict[str, Any] = {"frequency_penalty": 0, "presence_penalty": 0, "logit_bias": {}, "logprobs": False}
 NEUTRAL |= {"echo": False, "best_of": 1, "repetition_penalty": 1, "tools": [], "response_format": {"type": "text"}}
 TYPES = {401: "authentication_error", 429: "rate_limit_error"}
 
 T = TypeVar("T")
+Count = Annotated[int, Meta(ge=1)]
+StopString = Annotated[str, Meta(min_length=1, max_length=1000)]
 
 
-class ApiError(Exception):
+class ApiError(HTTPException):
     """What is wrong with a request, or with the server, as OpenAI says it."""
 
     def __init__(self, status: int, message: str, param: str | None = None, code: str | None = None) -> None:
-        super().__init__(message)
-        self.status = status
+        super().__init__(status, message, {"Retry-After": "1"} if status in (429, 503) else None)
         kind = "server_error" if status >= 500 else TYPES.get(status, "invalid_request_error")
         self.body = {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
@@ -34,17 +35,16 @@ class StreamOptions(msgspec.Struct, frozen=True):
     include_usage: bool = False
 
 
-class Asked(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What both kinds of requests may say. top_k and ignore_eos are vLLM's."""
+class Fields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """What both kinds of requests may say, in the limits of `SamplingParams`. top_k and ignore_eos are vLLM's."""
 
     model: str
-    max_tokens: int | None = None
-    temperature: float = 1.0
-    top_p: float = 1.0
+    temperature: Annotated[float, Meta(ge=0, le=100)] = 1.0
+    top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
     top_k: int = 0
     seed: int | None = None
-    n: int = 1
-    stop: str | list[str] = []
+    n: Annotated[int, Meta(ge=1, le=MOST_CHOICES)] = 1
+    stop: StopString | Annotated[list[StopString], Meta(max_length=4)] = []
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
     ignore_eos: bool = False
@@ -55,22 +55,19 @@ class Asked(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         return [self.stop] if isinstance(self.stop, str) else self.stop
 
     def params(self, most_tokens: int) -> list[SamplingParams]:
-        """How the tokens of each of the n choices are chosen: choice i with seed + i. Raises `ApiError`."""
-        if not 0 < self.n <= MOST_CHOICES:
-            raise ApiError(400, f"n is {self.n}: give 1 to {MOST_CHOICES}", "n")
-        if len(self.stops) > MOST_STOPS or not all(0 < len(one) <= LONGEST_STOP for one in self.stops):
-            raise ApiError(400, f"stop: give at most {MOST_STOPS} texts of 1 to {LONGEST_STOP} characters", "stop")
+        """How the tokens of each of the n choices are chosen: choice i with seed + i."""
         seed = secrets.randbits(32) if self.seed is None else self.seed % 2**64
         how = (most_tokens, self.temperature, max(self.top_k, 0), self.top_p)
-        try:
-            return [SamplingParams(*how, seed + i, not self.ignore_eos) for i in range(self.n)]
-        except ConfigError as error:
-            message = api_names(str(error))
-            raise ApiError(400, message, message.split()[0]) from None
+        return [SamplingParams(*how, seed + i, not self.ignore_eos) for i in range(self.n)]
 
 
-class CompletionRequest(Asked):
+class CompletionRequest(Fields):
+    """Of /v1/completions."""
+
     prompt: str | list[str | int | list[int]]
+    max_tokens: Count = 16  # as OpenAI has it
+
+    id_prefix, kind = "cmpl", "text_completion"
 
     @property
     def prompts(self) -> list[Any]:
@@ -78,20 +75,35 @@ class CompletionRequest(Asked):
         several = isinstance(self.prompt, list) and self.prompt and not isinstance(self.prompt[0], int)
         return list(self.prompt) if several else [self.prompt]
 
+    def choice(self, index: int, text: str, reason: str | None) -> dict[str, Any]:
+        """A choice in an event, or in an answer that is no stream."""
+        return {"index": index, "text": text, "logprobs": None, "finish_reason": reason}
 
-class Message(msgspec.Struct):
+
+class Message(TypedDict):
     role: str
     content: str
 
 
-class ChatRequest(Asked):
+class ChatRequest(Fields):
+    """Of /v1/chat/completions. Without a limit it goes on to the end of the context."""
+
     messages: list[Message]
-    max_completion_tokens: int | None = None
+    max_tokens: Count | None = None
+    max_completion_tokens: Count | None = None
+
+    id_prefix = "chatcmpl"
+
+    @property
+    def kind(self) -> str:
+        return "chat.completion.chunk" if self.stream else "chat.completion"
+
+    def choice(self, index: int, text: str, reason: str | None) -> dict[str, Any]:
+        said = {"role": "assistant", "content": text}
+        return {"index": index, "delta" if self.stream else "message": said, "finish_reason": reason}
 
 
-def api_names(text: str) -> str:
-    """The engine's message with the name that the client used."""
-    return text.replace("max_new_tokens", "max_tokens")
+Asked = CompletionRequest | ChatRequest
 
 
 def parse(body: bytes, kind: type[T]) -> T:
@@ -108,37 +120,3 @@ def parse(body: bytes, kind: type[T]) -> T:
 def sse(body: Any) -> bytes:
     """A server-sent event."""
     return b"data: " + msgspec.json.encode(body) + b"\n\n"
-
-
-class Answers:
-    """The answers to one request, of /v1/completions."""
-
-    prefix, kind, event_kind = "cmpl", "text_completion", "text_completion"
-
-    def __init__(self, model: str) -> None:
-        self.head = {"id": f"{self.prefix}-{secrets.token_hex(12)}", "created": int(time.time()), "model": model}
-
-    def part(self, index: int, text: str, reason: str | None) -> dict[str, Any]:
-        """A choice in an event."""
-        return {"index": index, "text": text, "logprobs": None, "finish_reason": reason}
-
-    whole_part = part  # and in an answer that is no stream
-
-    def event(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
-        return sse({**self.head, "object": self.event_kind, "choices": choices, **more})
-
-    def whole(self, texts: list[str], reasons: list[str | None], usage: dict[str, int]) -> bytes:
-        choices = [self.whole_part(*one) for one in zip(range(len(texts)), texts, reasons, strict=True)]
-        return msgspec.json.encode({**self.head, "object": self.kind, "choices": choices, "usage": usage})
-
-
-class ChatAnswers(Answers):
-    """Of /v1/chat/completions."""
-
-    prefix, kind, event_kind = "chatcmpl", "chat.completion", "chat.completion.chunk"
-
-    def part(self, index: int, text: str, reason: str | None) -> dict[str, Any]:
-        return {"index": index, "delta": {"role": "assistant", "content": text}, "finish_reason": reason}
-
-    def whole_part(self, index: int, text: str, reason: str | None) -> dict[str, Any]:
-        return {"index": index, "message": {"role": "assistant", "content": text}, "finish_reason": reason}

@@ -54,7 +54,7 @@ class DrainingServer(uvicorn.Server):
         if self.engine.is_dead and self.until == float("inf"):
             logging.getLogger("uvicorn.error").error("the engine process has ended: so does the server, soon")
             self.until = time.monotonic() + DEAD_SECONDS
-        drained = self.engine.refuses is DRAINS and not self.engine.generations
+        drained = self.engine.refuses is DRAINS and not self.engine.choices
         if drained or time.monotonic() > self.until:
             self.engine.fail_all(DRAINS)
             return True

@@ -22,12 +22,7 @@ class StopMatcher:
         if matches:
             self.found, self.held = True, ""
             return text[: min(matches)[1]]
-        kept = 0 if last else max((_overlap(text, one) for one in self.stop), default=0)
-        self.held = text[len(text) - kept :]
-        return text[: len(text) - kept]
-
-
-def _overlap(text: str, stop: str) -> int:
-    """How many characters at the end of a text are a beginning of a stop string."""
-    longest = min(len(text), len(stop) - 1)
-    return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)
+        begun = (n for one in self.stop for n in range(1, min(len(one), len(text) + 1)) if text.endswith(one[:n]))
+        sent = len(text) - (0 if last else max(begun, default=0))
+        self.held = text[sent:]
+        return text[:sent]

@@ -41,7 +41,7 @@ def test_client_that_goes_away_stops_its_request(slow, stream):
     stream = httpx.stream("POST", f"{slow.url}/v1/completions", json=asked, headers=headers, timeout=0.5)
     with suppress(httpx.ReadTimeout), stream as answer:
         next(answer.iter_lines())
-    until(lambda: not slow.engine.generations and slow.metric("kv_blocks_in_use") == 0)
+    until(lambda: not slow.engine.choices and slow.metric("kv_blocks_in_use") == 0)
 
 
 def test_engine_that_dies_ends_requests_and_says_so(slow):
@@ -93,6 +93,7 @@ def test_sigterm_finishes_requests_and_refuses_new_ones():
         ("--host 0.0.0.0", "--host 0.0.0.0 can be reached from outside: give --api-key"),
         ("--host example.org", "give --api-key"),
         ("--api-key=", "--api-key is empty"),
+        ("--port 0 --replicas 2", "--port is 0"),
     ],
 )
 def test_serve_when_it_cannot_says_why_in_one_line(capsys, flags, says):

@@ -74,7 +74,7 @@ def half_closed(server):
 def gone_at_once(server):
     sock = server.connect()
     sock.sendall(long_request(server, stream=False))
-    until(lambda: server.engine.generations)
+    until(lambda: server.engine.choices)
     sock.close()
     return sock
 

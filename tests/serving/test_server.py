@@ -97,7 +97,7 @@ BAD = [  # fields of a request, and what its answer names: status and field
     ({"prompt": "x", "n": 0}, 400, "n"),
     ({"prompt": "x", "n": 10**9}, 400, "n"),
     ({"prompt": ["x"] * 100, "n": 2}, 400, "n"),
-    ({"prompt": "x", "stop": [""]}, 400, "stop"),
+    ({"prompt": "x", "stop": [""]}, 400, "stop[0]"),
     ({"prompt": "x", "stop": list("abcde")}, 400, "stop"),
     ({"prompt": "x", "seed": 1.5}, 400, "seed"),
     ({"prompt": "x", "tools": [{"type": "function"}]}, 400, "tools"),

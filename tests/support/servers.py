@@ -62,7 +62,7 @@ class Served:
 
     def settle(self):
         """Wait until no request runs, and the engine has said that it holds no block."""
-        until(lambda: not self.engine.generations and not self.metric("kv_blocks_in_use"))
+        until(lambda: not self.engine.choices and not self.metric("kv_blocks_in_use"))
 
 
 def until(condition, seconds=20):
