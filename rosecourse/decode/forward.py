@@ -7,7 +7,13 @@ from collections.abc import Callable
 import torch
 
 from ..config import EngineConfig
-from ..kernels import AppendingAttention, PagedAttention, appending_attention_for, paged_attention_for, triton_runs_on
+from ..kernels import (
+    AppendingAttention,
+    PagedAttention,
+    appending_attention_for,
+    attention_after_append_for,
+    triton_runs_on,
+)
 from ..kv.blocks import KVBlockManager
 from ..kv.pool import KVPool
 from ..models.shape import Attend, Model
@@ -49,7 +55,7 @@ def attend_for(
     """The way for the device of a cache. num_heads: of q. appending: makes attention that appends, for a GPU."""
     if kv.device.type == "cuda" and triton_runs_on(kv.device):
         return AppendWithin(appending(kv))
-    return AppendFirst(paged_attention_for(kv, num_heads))
+    return AppendFirst(attention_after_append_for(kv, num_heads))
 
 
 class DecodeForward:

@@ -11,7 +11,7 @@ import torch
 from ..kv.pool import KVPool
 from . import reference
 from .reference import ReferenceAttention
-from .sparse_attention import SparseAttention
+from .sparse_attention import AppendedSparseAttention, SparseAttention
 
 TRITON_AVAILABLE = find_spec("triton") is not None
 if TRITON_AVAILABLE:
@@ -45,8 +45,16 @@ def paged_attention_for(kv: KVPool, num_heads: int) -> PagedAttention:
     """The implementation for the device and dtype of a cache, and for so many heads of q."""
     if kv.device.type == "cuda" and TRITON_AVAILABLE:
         return TritonAttention(kv)
-    sparse = kv.device.type == "cpu" and kv.k_layers[0].dtype == torch.float32
-    return SparseAttention(kv, num_heads) if sparse else ReferenceAttention(kv)
+    return SparseAttention(kv, num_heads) if _is_sparse(kv) else ReferenceAttention(kv)
+
+
+def attention_after_append_for(kv: KVPool, num_heads: int) -> PagedAttention:
+    """The same where K and V of the new token are in the cache when it runs."""
+    return AppendedSparseAttention(kv, num_heads) if _is_sparse(kv) else paged_attention_for(kv, num_heads)
+
+
+def _is_sparse(kv: KVPool) -> bool:
+    return kv.device.type == "cpu" and kv.k_layers[0].dtype == torch.float32
 
 
 def add_norm_on(device: torch.device) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:

@@ -10,9 +10,9 @@ import warnings
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 
 from ..kv.pool import KVPool
-from .reference import context_positions, context_rows
 
 # torch warns of the first sparse CSR tensor of a process that they are in beta; what is used of them here is tested.
 with warnings.catch_warnings():
@@ -26,6 +26,8 @@ class SparseAttention:
     def __init__(self, kv: KVPool, num_heads: int) -> None:
         _, self.num_kv_heads, self.block_size, self.head_dim = kv.k_layers[0].shape
         self.num_heads, self.group = num_heads, num_heads // self.num_kv_heads
+        places = torch.arange(num_heads, device="cpu")[:, None, None] // self.group * self.block_size
+        self.places = places + torch.arange(self.block_size, device="cpu")  # of a block's rows, by query head
         # Each layer as rows [num_blocks * H_kv * block_size, D]; K transposed, as the product wants it.
         self.k_columns = [k.view(-1, self.head_dim).t() for k in kv.k_layers]
         self.v_rows = [v.view(-1, self.head_dim) for v in kv.v_layers]
@@ -33,37 +35,69 @@ class SparseAttention:
     def plan(self, block_tables: torch.Tensor, context_lens: torch.Tensor, max_context_len: int) -> None:
         """Each row of the pattern has one place more than the context, for the new token, whose K and V are not in the
         cache yet: `run` puts its score there."""
-        L, B, _ = block_tables.shape
-        H, H_kv, width = self.num_heads, self.num_kv_heads, max_context_len + 1
-        positions, mask = context_positions(context_lens, width)
-        tables = block_tables[:1] if block_tables.stride(0) == 0 else block_tables  # one that all layers share
-        rows = context_rows(tables, positions, H_kv, self.block_size)  # [L or 1, B, H_kv, width]
-        self.rows = self._for_query_heads(rows, 2).flatten(1).expand(L, -1).unbind()
-        mask[..., -1] = 0.0
-        self.mask = mask if bool((context_lens < max_context_len).any()) else None
-        # Cleared, as `beta=0` below multiplies what is there.
-        self.scores = torch.zeros(B, H, width, dtype=torch.float32, device="cpu")
-        starts = torch.arange(0, B * H * width + 1, width, device="cpu")
+        rows, mask = self._rows(block_tables, context_lens, max_context_len)
+        starts = self._set_patterns(F.pad(rows, (0, 1)), len(block_tables))
+        self.mask = mask if mask is None else F.pad(mask, (0, 1))
         # Two bags a row: its context, and the new token's place, which is not wanted.
         self.bags = torch.stack([starts[:-1], starts[1:] - 1], dim=1).flatten()
+
+    def _rows(self, block_tables: torch.Tensor, lens: torch.Tensor, T: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Where each position lies in a layer, int64 [L or 1, B, H, T], and what is added to its score [B, 1, T].
+
+        A position past a session's context becomes position 0, whose K and V are finite, with a score of -inf.
+        """
+        tables = block_tables[:1] if block_tables.stride(0) == 0 else block_tables  # one that all layers share
+        blocks = tables[:, :, None, : -(-T // self.block_size), None].long()
+        rows = (blocks * (self.num_kv_heads * self.block_size) + self.places).flatten(3)[..., :T]
+        if not bool((lens < T).any()):
+            return rows, None
+        past = (torch.arange(T, device="cpu") >= lens[:, None])[:, None]
+        mask = torch.zeros(past.shape, dtype=torch.float32, device="cpu").masked_fill_(past, float("-inf"))
+        return torch.where(past, rows[..., :1], rows), mask
+
+    def _set_patterns(self, rows: torch.Tensor, L: int) -> torch.Tensor:
+        """Of scores of these rows of L layers; returns where those of each query head begin, and where all end."""
+        _, B, H, T = rows.shape
+        # Cleared, as `beta=0` below multiplies what is there.
+        self.scores = torch.zeros(B, H, T, dtype=torch.float32, device="cpu")
+        starts = torch.arange(0, B * H * T + 1, T, device="cpu")
         size, values = (B * H, len(self.v_rows[0])), self.scores.view(-1)
         csr = partial(torch.sparse_csr_tensor, starts, device="cpu", check_invariants=False)
-        patterns = [csr(row, values, size) for row in self.rows[: len(tables)]]
-        self.patterns = patterns * (L // len(tables))
+        of_layers = rows.flatten(1).unbind()
+        self.rows = of_layers * (L // len(of_layers))
+        self.patterns = [csr(row, values, size) for row in of_layers] * (L // len(of_layers))
+        return starts
 
     def run(self, layer_idx: int, q: torch.Tensor, k_new: torch.Tensor, v_new: torch.Tensor) -> torch.Tensor:
-        B, H, D = q.shape
-        k_new, v_new = self._for_query_heads(k_new, 1), self._for_query_heads(v_new, 1)
-        q = q * D**-0.5
-        pattern, scores = self.patterns[layer_idx], self.scores
-        torch.sparse.sampled_addmm(pattern, q.view(-1, D), self.k_columns[layer_idx], beta=0.0, out=pattern)
-        scores[..., -1] = torch.linalg.vecdot(q, k_new)
-        weights = (scores if self.mask is None else scores + self.mask).softmax(dim=-1)
-        bags = torch.embedding_bag(
-            self.v_rows[layer_idx], self.rows[layer_idx], self.bags, False, 0, False, weights.view(-1)
-        )
-        return torch.addcmul(bags[0][::2].view(B, H, D), weights[..., -1:], v_new)
+        if self.group > 1:
+            k_new, v_new = (x.repeat_interleave(self.group, 1) for x in (k_new, v_new))
+        q = q * self.head_dim**-0.5
+        self._score(layer_idx, q)
+        self.scores[..., -1] = torch.linalg.vecdot(q, k_new)
+        weights = self._weights()
+        read = self._read(layer_idx, weights)[::2].view(q.shape)
+        return torch.addcmul(read, weights[..., -1:], v_new)
 
-    def _for_query_heads(self, x: torch.Tensor, dim: int) -> torch.Tensor:
-        """Each K and V head, in dimension `dim`, once for each query head that reads it; x where that is one."""
-        return x if self.group == 1 else x.repeat_interleave(self.group, dim)
+    def _score(self, layer_idx: int, q: torch.Tensor) -> None:
+        pattern, columns = self.patterns[layer_idx], self.k_columns[layer_idx]
+        torch.sparse.sampled_addmm(pattern, q.view(-1, self.head_dim), columns, beta=0.0, out=pattern)
+
+    def _weights(self) -> torch.Tensor:
+        return (self.scores if self.mask is None else self.scores + self.mask).softmax(dim=-1)
+
+    def _read(self, layer_idx: int, weights: torch.Tensor) -> torch.Tensor:
+        """The sum over V of each bag."""
+        rows, values = self.rows[layer_idx], weights.view(-1)
+        return torch.embedding_bag(self.v_rows[layer_idx], rows, self.bags, False, 0, False, values)[0]
+
+
+class AppendedSparseAttention(SparseAttention):
+    """The same where K and V of the new token are in the cache already: it is one of the context."""
+
+    def plan(self, block_tables: torch.Tensor, context_lens: torch.Tensor, max_context_len: int) -> None:
+        rows, self.mask = self._rows(block_tables, context_lens + 1, max_context_len + 1)
+        self.bags = self._set_patterns(rows, len(block_tables))[:-1]
+
+    def run(self, layer_idx: int, q: torch.Tensor, k_new: torch.Tensor, v_new: torch.Tensor) -> torch.Tensor:
+        self._score(layer_idx, q * self.head_dim**-0.5)
+        return self._read(layer_idx, self._weights()).view(q.shape)

@@ -73,14 +73,9 @@ class LlamaShape:
                 f"{self.head_dim}: give a multiple, and an even size"
             )
 
-    @property
-    def qkv_sizes(self) -> list[int]:
-        """Outputs of the three maps that make q, k and v of a token."""
-        return [self.num_heads * self.head_dim, *[self.num_kv_heads * self.head_dim] * 2]
-
     def parameters(self) -> dict[str, tuple[int, ...]]:
         """Name and shape of each parameter, as in the Hugging Face format (weights of linear maps are [out, in])."""
-        C, (q, kv, _) = self.width, self.qkv_sizes
+        C, q, kv = self.width, self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
         maps = {  # outputs, inputs, and whether there is a bias
             "self_attn.q_proj": (q, C, self.qkv_bias),
             "self_attn.k_proj": (kv, C, self.qkv_bias),
@@ -110,14 +105,20 @@ class LlamaShape:
         return torch.stack([angles.cos(), angles.sin()], 1).to(device)
 
 
-def rotate(x: Tensor, rotations: Tensor) -> Tensor:
-    """Turn each pair of numbers, i and i + D / 2 of a head, by its angle. (RoFormer, https://arxiv.org/abs/2104.09864)
+class Turn:
+    """Turns each pair of numbers, i and i + D / 2 of a head, by its angle. (RoFormer, https://arxiv.org/abs/2104.09864)
 
-    x: [N, heads, D]; rotations: [N, 2, D / 2], see `LlamaShape.rotations`.
+    rotations: [N, 2, D / 2], of the tokens' positions, see `LlamaShape.rotations`.
     """
-    cos, sin = rotations[:, 0, None], rotations[:, 1, None]
-    one, other = x.chunk(2, -1)
-    return torch.cat([one * cos - other * sin, other * cos + one * sin], -1)
+
+    def __init__(self, rotations: Tensor) -> None:
+        self.cos, sin = rotations[:, None].split(1, 2)  # [N, 1, 1, D / 2]
+        self.sin = torch.cat([-sin, sin], 2)  # of the first half and of the second
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x: [N, heads, D]."""
+        halves = x.unflatten(-1, (2, -1))
+        return torch.addcmul(halves * self.cos, halves.flip(2), self.sin).flatten(2)
 
 
 class LlamaLayer:
@@ -148,24 +149,25 @@ class LlamaLayer:
         gains = torch.stack([weights[name] for name in names]) if shape.qk_norm else None
         turns = None if number in shape.without_rope else rotations
         self.rotary = Rotary(turns, gains, shape.norm_eps if shape.qk_norm else 0.0)
+        self.heads = shape.num_heads, shape.num_kv_heads
 
-    def __call__(self, x: Stream, layer_idx: int, attend: Any, rotations: Tensor | None, ops: Ops) -> Stream:
-        """rotations: [N, 2, D / 2], of the tokens' positions; None leaves q and k to `attend`."""
-        qkv = ops.norm_linear(x, self.attention_norm, self.qkv).split(self.shape.qkv_sizes, -1)
-        q, k, v = (part.unflatten(-1, (-1, self.shape.head_dim)) for part in qkv)  # [N, heads, D]
-        if rotations is None:
-            h = attend(layer_idx, q, k, v, self.rotary)
-        else:
-            h = attend(layer_idx, *self.turned(q, k, rotations), v)
+    def __call__(self, x: Stream, layer_idx: int, attend: Any, turn: Turn | None, ops: Ops) -> Stream:
+        """turn: of the tokens' positions; None leaves q and k to `attend`."""
+        qkv, (H, H_kv) = ops.norm_linear(x, self.attention_norm, self.qkv), self.heads
+        heads = qkv.view(len(qkv), -1, self.shape.head_dim)  # [N, H + 2 H_kv, D]
+        qk, v = heads[:, :-H_kv], heads[:, -H_kv:]
+        qk, more = (qk, [self.rotary]) if turn is None else (self.turned(qk, turn), [])
+        h = attend(layer_idx, qk[:, :H], qk[:, H:], v, *more)
         x = ops.linear_add(h.flatten(1), self.out, x)
         return ops.linear_add(ops.norm_linear(x, self.mlp_norm, self.gate_up), self.down, x)
 
-    def turned(self, q: Tensor, k: Tensor, rotations: Tensor) -> tuple[Tensor, Tensor]:
-        """q and k as they meet: what `Rotary` says."""
+    def turned(self, qk: Tensor, turn: Turn) -> Tensor:
+        """The heads of q and k as they meet: what `Rotary` says."""
         turns, gains, eps = self.rotary
         if gains is not None:
-            q, k = (F.rms_norm(x, gain.shape, gain, eps) for x, gain in zip((q, k), gains, strict=True))
-        return (q, k) if turns is None else (rotate(q, rotations), rotate(k, rotations))
+            parts = zip(qk.split(self.heads, 1), gains, strict=True)
+            qk = torch.cat([F.rms_norm(x, gain.shape, gain, eps) for x, gain in parts], 1)
+        return qk if turns is None else turn(qk)
 
 
 class Llama(Transformer):
@@ -189,9 +191,9 @@ class Llama(Transformer):
     def hidden(self, token_ids: Tensor, positions: Tensor, attend: Attend) -> Stream:
         """As `GPT2.hidden`; an `attend` with `takes_rotary` gets q and k as the products make them, and `Rotary`."""
         x = self.ops.embed(token_ids, positions, self.embedding, None)
-        rotations = None if getattr(attend, "takes_rotary", False) else self.rotations[positions]
+        turn = None if getattr(attend, "takes_rotary", False) else Turn(self.rotations[positions])
         for layer_idx, layer in enumerate(self.layers):
-            x = layer(x, layer_idx, attend, rotations, self.ops)
+            x = layer(x, layer_idx, attend, turn, self.ops)
         return x
 
     def logits(self, hidden: Stream) -> Tensor:

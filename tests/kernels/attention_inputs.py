@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import torch
 
 from rosecourse.kernels import SparseAttention, appending_attention, paged_attention, reference
+from rosecourse.kernels.sparse_attention import AppendedSparseAttention
 from tests.kernels.harness import DEVICE, INTERPRETED, ROUNDING, same_bits
 from tests.support.oracles import attention
 
@@ -21,6 +22,18 @@ ARITHMETIC = 2e-6
 def sparse(q, k_layer, v_layer, block_table, context_lens, max_context_len, k_new, v_new):
     """`SparseAttention` with the arguments of the others."""
     attention = SparseAttention(SimpleNamespace(k_layers=[k_layer], v_layers=[v_layer]), q.shape[1])
+    attention.plan(block_table[None], context_lens, max_context_len)
+    return attention.run(0, q, k_new, v_new)
+
+
+def appended(q, k_layer, v_layer, block_table, context_lens, max_context_len, k_new, v_new):
+    """`AppendedSparseAttention` likewise, over copies of the caches to which K and V of the new token are written."""
+    block_size = k_layer.shape[2]
+    k_layer, v_layer = k_layer.clone(), v_layer.clone()
+    blocks = block_table.gather(1, (context_lens // block_size)[:, None].long())[:, 0]
+    k_layer[blocks, :, context_lens % block_size] = k_new
+    v_layer[blocks, :, context_lens % block_size] = v_new
+    attention = AppendedSparseAttention(SimpleNamespace(k_layers=[k_layer], v_layers=[v_layer]), q.shape[1])
     attention.plan(block_table[None], context_lens, max_context_len)
     return attention.run(0, q, k_new, v_new)
 
@@ -39,14 +52,14 @@ def in_parts(longest):
 APPENDING = {"appending": appending_attention.attend_and_append, "in 2 parts": in_parts(256), "in 8": in_parts(1024)}
 IMPLEMENTATIONS = {
     "reference": reference.paged_attention_decode,
-    **({"sparse": sparse} if INTERPRETED else {}),
+    **({"sparse": sparse, "appended": appended} if INTERPRETED else {}),
     "triton": paged_attention.paged_attention_decode,
     **APPENDING,
 }
 
 
 def is_for(name, dtype):
-    return name != "sparse" or dtype == torch.float32
+    return name not in ("sparse", "appended") or dtype == torch.float32
 
 
 class Case:

@@ -23,7 +23,7 @@ from rosecourse.kernels import FusedLinears, add_norm, folded
 from rosecourse.kernels.appending_attention import attend_and_append, splits_for
 from rosecourse.lessons import l070
 from rosecourse.models.configs import shape_of
-from rosecourse.models.llama import Llama, LlamaLayer, LlamaShape
+from rosecourse.models.llama import Llama, LlamaLayer, LlamaShape, Turn
 from rosecourse.models.ops import GatedLinear
 from rosecourse.models.shape import Rotary
 from tests.kernels.attention_inputs import Case
@@ -109,10 +109,10 @@ def a_rotary(D, context, dtype, norm, turn):
 def turned(q, k, lens, rotary):
     """What the plain model makes of them, from float64."""
     wide = Rotary(*(None if part is None else part.double() for part in rotary[:2]), rotary.eps)
-    rotations = torch.empty(0) if wide.rotations is None else wide.rotations[lens]
+    turn = None if wide.rotations is None else Turn(wide.rotations[lens])
     layer = LlamaLayer.__new__(LlamaLayer)
-    layer.rotary = wide
-    return layer.turned(q.double(), k.double(), rotations)
+    layer.rotary, layer.heads = wide, (q.shape[1], k.shape[1])
+    return layer.turned(torch.cat([q, k], 1).double(), turn).split(layer.heads, 1)
 
 
 TURNS = [(True, False), (True, True), (False, True)]  # RoPE, norm

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from ...engine.engine import InferenceEngine
-from ...models.llama import Llama, LlamaShape, rotate
+from ...models.llama import Llama, LlamaShape, Turn
 from ..checking.costs import Bound
 from ..checking.models.heads import Heads, HeadsStories
 from .form import KEY_AT, LINE, Course, small
@@ -42,7 +42,7 @@ def truth(hunt: Played) -> Truth:
                 key, found = key_at(right.kv, session, p), key_at(broken.kv, theirs[name], p)
                 if not close(key, found):
                     back = model.rotations * torch.tensor([[1], [-1]])  # by so many positions
-                    turned = {str(n) for n in range(p) if close(rotate(key[None], back[[p - n]])[0], found)}
+                    turned = {str(n) for n in range(p) if close(Turn(back[[p - n]])(key[None])[0], found)}
                     return {"session": {name}, "position": {str(p)}, "turned": turned}
     raise AssertionError("the broken part writes the right keys: it is not broken")
 
@@ -55,8 +55,8 @@ COURSE = Course(
     ),
     tools=(
         KEY_AT,
-        "The model is a small Llama, `engine.model`; the part is its `prefill`. `rotate(key[None], "
-        "engine.model.rotations[[n]])[0]`, of `rosecourse.models.llama`, turns a key by n positions.",
+        "The model is a small Llama, `engine.model`; the part is its `prefill`. `Turn(engine.model."
+        "rotations[[n]])(key[None])[0]`, of `rosecourse.models.llama`, turns a key by n positions.",
     ),
     questions={
         "session": "the session whose words are wrong",
