@@ -190,9 +190,11 @@ SETTINGS = {  # that cannot be
 OTHERS = {  # error, call, words that must be there
     # -- lists and logits
     "prefill a session": (CONFIG, lambda w: w.engine.prefill(w.new)),
+    "launch a session": (CONFIG, lambda w: w.engine.launch(w.a)),
     "decode before the token is taken": (REQUEST, lambda w: w.engine.decode_step_sessions([w.ready])),
     "decode more than fit": (CONFIG, lambda w: w.engine.decode_step_sessions([w.a] * 9)),
-    "one row too many": (CONFIG, lambda w: token_of(w, w.ready, like=logits(2))),
+    "one row too many": (CONFIG, lambda w: token_of(w, w.ready, like=logits(2)), "a tensor [2, 211] of torch.float32"),
+    "logits of none": (CONFIG, lambda w: token_of(w, w.ready, like=[0.5]), "logits is [0.5]: give the [1, 211]"),
     "logits of another vocabulary": (CONFIG, lambda w: token_of(w, w.ready, like=logits(1, vocab=5))),
     "logits of whole numbers": (CONFIG, lambda w: token_of(w, w.ready, like=logits(1).long())),
     "logits of NaN": (LogitsError, lambda w: token_of(w, w.ready, like=logits(1, torch.nan))),
