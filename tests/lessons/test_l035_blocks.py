@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rosecourse import BlockError
+from rosecourse import BlockError, KVCacheExhausted
 from rosecourse.lessons.l035_blocks import BlockTable, KVBlockManager
 
 L, H, D = 2, 2, 3
@@ -32,6 +32,7 @@ MISUSES = [
     (lambda kv, table: kv.info(7), "block 7 is not in use"),
     (lambda kv, table: kv.allocate(-1), "num_tokens is -1: give a whole number"),
     (lambda kv, table: kv.allocate_block(2), "layer_idx is 2: give 0 to 1"),
+    (lambda kv, table: [kv.allocate_block(0) for _ in range(99)], "1 KV blocks needed, 0 of "),
 ]
 
 
@@ -40,7 +41,7 @@ def test_misuse_is_refused_and_changes_no_table(call, says):
     kv = make_kv()
     table = kv.allocate(5)
     before = [list(ids) for ids in table]
-    with pytest.raises(BlockError, match=says):
+    with pytest.raises((BlockError, KVCacheExhausted), match=says):
         call(kv, table)
     assert table == before
 
