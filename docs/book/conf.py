@@ -43,6 +43,7 @@ apidoc_modules = [
 add_module_names = False
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
+autodoc_mock_imports = ["ray"]  # an extra that the book does not need
 maximum_signature_line_length = 88
 toc_object_entries_show_parents = "hide"
 
@@ -63,6 +64,7 @@ html_theme_options = {"navigation_with_keys": True}
 
 def setup(app: Sphinx) -> None:
     app.connect("source-read", hooks.read_source)
+    app.connect("include-read", hooks.read_included)
     app.connect("autodoc-process-docstring", hooks.plain_text)
     block = (HTMLTranslator.visit_math_block, HTMLTranslator.depart_math_block)
     app.add_html_math_renderer("mathml", (HTMLTranslator.visit_math, HTMLTranslator.depart_math), block)

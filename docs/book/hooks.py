@@ -9,6 +9,7 @@ import rosecourse
 
 MOST_LINES = 24  # of code that is shown unfolded
 TITLE = re.compile(r"<svg\b[^>]*>\s*<title>(.*?)</title>", re.DOTALL)
+OUTSIDE = re.compile(r"\[([^]\n]*)\]\((?:\.\./)?docs/[^)\n]*\.md[^)\n]*\)")  # a link to a document beside the book
 FIELD = re.compile(r"\*{0,2}[A-Za-z_]\w*(?:, \*{0,2}\w+)*: ")  # of a docstring: `name: what it is`
 
 
@@ -30,9 +31,14 @@ def public_names() -> str:
     )
 
 
+def read_included(app: Any, path: Any, docname: str, content: list[str]) -> None:
+    """Leave the words of a link that would lead out of the book."""
+    content[0] = OUTSIDE.sub(r"\1", content[0])
+
+
 def read_source(app: Any, docname: str, source: list[str]) -> None:
     """Fold the long code of a notebook, but for an exercise, and give its pictures texts; list the public names."""
-    source[0] = source[0].replace("PUBLIC_NAMES", public_names())
+    source[0] = OUTSIDE.sub(r"\1", source[0].replace("PUBLIC_NAMES", public_names()))
     if app.env.doc2path(docname).suffix != ".ipynb":
         return
     notebook = json.loads(source[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from ..lessons import ASIDES, LESSONS, lesson
@@ -12,6 +13,8 @@ from ..records.tables import markdown_table, named_cell, recorded_head, workload
 from .notebooks import DESK, NOTEBOOKS, Head, desk_here, heads_in, repository
 from .noting import Done, my_progress, note
 
+STEPS = {"built": "pass its check", "run": "measure your part", "found": "find its bug"}
+OF_ASIDES = {"073": ("built", "found"), "074": ("built", "found"), "075": ("built",)}  # their pages time no part
 NOT_KEPT = f"Progress is kept for your own copy of the notebooks, in `{DESK}/`. `make lab` opens it."
 
 
@@ -48,9 +51,18 @@ def my_status() -> Markdown:
 
 
 def _row(head: Head, done: Done) -> list[str]:
-    run = "{said} ({date})".format(**done["run"]) if "run" in done else "·"
-    read, built, found = ("✓" if what in done else "·" for what in ("read", "built", "found"))
-    return [head.link, read, *([built, run, found] if lesson(head.number).changes else ["", "", ""])]
+    cells = {what: "✓" if what in done else "·" for what in ("read", *STEPS)}
+    if "run" in done:
+        cells["run"] = "{said} ({date})".format(**done["run"])
+    asked = _asked(head.number)
+    return [head.link, cells["read"], *(cells[what] if what in asked else "" for what in STEPS)]
+
+
+def _asked(number: str) -> Iterable[str]:
+    """The steps of a lesson, beside the reading."""
+    if lesson(number) in ASIDES:
+        return OF_ASIDES.get(number, ())
+    return STEPS if lesson(number).changes else ()
 
 
 def finish(number: str) -> None:
@@ -61,7 +73,6 @@ def finish(number: str) -> None:
     rung = lesson(number)
     note(rung.number, "read")
     done = my_progress().get(rung.number, {})
-    steps = {"pass its check": "built", "measure your part": "run", "find its bug": "found"}
-    to_do = [step for step, what in steps.items() if what not in done and rung.changes]
+    to_do = [STEPS[what] for what in _asked(rung.number) if what not in done]
     left = f"Still to do: {', '.join(to_do)}." if to_do else "You have done all of it. ✓"
     say(f"The end of lesson {rung.number}, {rung.title}.", left if desk_here() else NOT_KEPT)

@@ -15,7 +15,7 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import DiffLexer, PythonLexer
 
 COLUMNS = 100  # of code that Jupyter Lab shows in a window of 1280 pixels, beside its file browser
-PRE = "max-width: 126ch; overflow-x: auto; white-space: pre-wrap; line-height: 1.4"
+PRE = "max-width: 126ch; overflow-x: auto; white-space: pre-wrap; word-break: normal; line-height: 1.4"
 # Half transparent, behind text in the theme's own colour: it can be read on a white page and on a black one.
 BEHIND = {"gi": "rgba(46, 160, 67, 0.22)", "gd": "rgba(248, 81, 73, 0.22)"}
 RULES = "".join(f".rc-code .{kind} {{ background: {colour}; color: inherit }}" for kind, colour in BEHIND.items())

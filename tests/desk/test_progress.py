@@ -111,6 +111,8 @@ def test_the_end_of_a_lesson_says_what_is_still_to_do(desk, capsys):
     note_all("038")
     assert said("038", capsys) == "The end of lesson 038, batched KV append. You have done all of it. ✓"
     assert said("035", capsys).endswith("You have done all of it. ✓")  # there is nothing to build
+    assert said("074", capsys).endswith(" Still to do: pass its check, find its bug.")  # the page times no part
+    assert said("075", capsys).endswith(" Still to do: pass its check.")
     with pytest.raises(LessonError, match="there is no lesson '999'"):
         finish("999")
 

@@ -33,6 +33,12 @@ def test_book_keeps_the_alternative_texts_of_pictures():
     assert pages([cell])[0][1] == {"image": {"alt": "a line a & b"}}
 
 
+def test_link_out_of_the_book_leaves_its_words():
+    text = ["[a](docs/figures.md#b), [c](../docs/d.md), [e](notebooks/f.ipynb), ![g](docs/h.png)"]
+    hooks.read_included(None, None, "", text)
+    assert text == ["a, c, [e](notebooks/f.ipynb), ![g](docs/h.png)"]
+
+
 @pytest.mark.parametrize(
     ("docstring", "rst"),
     [

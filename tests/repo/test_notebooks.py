@@ -65,6 +65,14 @@ def test_picture_of_a_notebook_is_sharp_and_says_what_it_shows(path):
         assert float(re.search(r'<svg\b[^>]*? width="([^"]*)"', drawing)[1]) <= WIDEST
 
 
+@BY_PAGE
+def test_answer_to_a_prediction_is_shown(path):
+    for cell in cells_of(path, "code"):
+        lines = ast.parse(source_of(cell)).body if "reveal(" in source_of(cell) else []
+        for line in map(ast.unparse, lines):
+            assert not line.startswith("reveal(") or line == ast.unparse(lines[-1]), "Jupyter shows the last line alone"
+
+
 def test_page_without_its_live_figure_fails(tmp_path):
     """`pytest --nbval` says so, whatever its cells do; and a cell fails that raises when it is run again."""
     pytest.importorskip("nbval")

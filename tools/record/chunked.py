@@ -126,7 +126,7 @@ def main(
     table = table.round(3).assign(
         model=model.name.removeprefix("random "),
         requests=f"{num_requests} x {NEW_TOKENS[0]} to {NEW_TOKENS[1]} tokens at {rate:.1f} a second",
-        prompts=f"{SHORT[0]} to {SHORT[1]} tokens, one in {ONE_IN_LONG} {longest // 2} to {longest}",
+        prompts=f"{SHORT[0]} to {SHORT[1]} tokens, one in {ONE_IN_LONG} of {longest // 2} to {longest}",
         batch=config.max_batch_size,
         gpu=device_name(model.device),
         torch=torch.__version__,
