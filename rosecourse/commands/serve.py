@@ -28,7 +28,7 @@ MOST_TOKENS = 4096
 @click.option("--max-seq-len", type=count(2), help=f"Prompt and completion. Default: the context, up to {MOST_TOKENS}.")
 @click.option("--max-waiting", type=count(), default=1024, help="Requests without a first token; more get 429.")
 @click.option("--drain-seconds", type=click.FloatRange(0), default=30.0, help="For running requests, after SIGTERM.")
-@click.option("--replicas", type=count(), help="So many servers on Ray Serve, each with a GPU where there are some.")
+@click.option("--replicas", type=count(), help="So many engines on Ray Serve, each with a GPU where there are some.")
 @click.option("--max-replicas", type=count(), help="Up to so many, by their load.")
 @model_options
 @engine_options
@@ -43,10 +43,10 @@ def serve(flags: Flags) -> int:
     require(loopback or flags.api_key is not None, f"--host {flags.host} can be reached from outside: give --api-key")
     if flags.replicas is not None:
         return serve_replicas(flags)
+    require(flags.max_replicas is None, "--max-replicas needs --replicas: give both")
     with run.listening_socket(flags.host, flags.port) as sock:
         engine = engine_client.EngineClient(partial(run_engine, flags), flags.max_waiting)
-        host = f"[{flags.host}]" if ":" in flags.host else flags.host
-        print(f"{engine.model.name} listens on http://{host}:{sock.getsockname()[1]}/v1", flush=True)
+        print(f"{engine.model.name} listens on {base_url(flags.host, sock.getsockname()[1])}", flush=True)
         run.DrainingServer(engine, flags.api_key, flags.drain_seconds).run([sock])
     return int(engine.is_dead)
 
@@ -59,9 +59,13 @@ def serve_replicas(flags: Flags) -> int:
     work, together = partial(run_engine, flags), (flags.max_batch_size, flags.max_waiting)
     http = {"host": flags.host, "port": flags.port}
     replicas.start_replicas(work, (flags.replicas, most), *together, flags.api_key, flags.drain_seconds, http)
-    print(f"{flags.replicas} replicas listen on http://{flags.host}:{flags.port}/v1", flush=True)
+    print(f"{flags.replicas} replicas listen on {base_url(flags.host, flags.port)}", flush=True)
     replicas.until_signalled()
     return 0
+
+
+def base_url(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}/v1" if ":" in host else f"http://{host}:{port}/v1"
 
 
 def is_loopback(host: str) -> bool:

@@ -4,14 +4,33 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 import msgspec
 from starlette.responses import StreamingResponse
 from starlette.types import Send
 
-from .engine_client import EngineClient
+from .engine_client import Choices
+from .messages import Ready
 from .protocol import MOST_CHOICES, ApiError, Asked, sse
+
+
+class Engine(Protocol):
+    """An `EngineClient`, or what stands for several of them."""
+
+    model: Ready
+    refuses: ApiError | None
+
+    @property
+    def listening(self) -> Any: ...  # the lifespan of an application, or None
+    def submit(self, asked: Choices, stop: Sequence[str]) -> AbstractContextManager[Any]: ...
+    async def metrics(self) -> bytes: ...
+
+
+class ReplicaDied(ApiError):
+    """One of several engines has died in the middle of a request: another may answer, while the client has nothing."""
 
 
 class Answer(StreamingResponse):
@@ -20,7 +39,7 @@ class Answer(StreamingResponse):
     A client that goes away, or that stops reading, stops them.
     """
 
-    def __init__(self, engine: EngineClient, asked: Asked, prompts: list[list[int]], most_tokens: int) -> None:
+    def __init__(self, engine: Engine, asked: Asked, prompts: list[list[int]], most_tokens: int) -> None:
         """Raises `ApiError` for too many choices."""
         self.engine, self.asked, self.prompts = engine, asked, prompts
         self.choices = [(prompt_ids, params) for prompt_ids in prompts for params in asked.params(most_tokens)]
@@ -28,15 +47,19 @@ class Answer(StreamingResponse):
             raise ApiError(400, f"{len(self.choices)} choices: a request may have {MOST_CHOICES}", "n")
         self.head = {"id": f"{asked.id_prefix}-{secrets.token_hex(12)}", "created": int(time.time())}
         self.head |= {"model": engine.model.name, "object": asked.kind}
-        if asked.stream:
-            super().__init__(self.events(), media_type="text/event-stream")
-        else:
-            super().__init__(self.whole(), media_type="application/json")
+        super().__init__((), media_type="text/event-stream" if asked.stream else "application/json")
 
     async def stream_response(self, send: Send) -> None:
         """Called by Starlette, until the client goes. Raises `ApiError` before the status is sent."""
+        try:
+            await self._stream(send)
+        except ReplicaDied:  # nothing has been sent
+            await self._stream(send)
+
+    async def _stream(self, send: Send) -> None:
+        self.body_iterator = body = self.events() if self.asked.stream else self.whole()
         with self.engine.submit(self.choices, self.asked.stops) as self.generation:
-            await anext(aiter(self.body_iterator))  # an empty chunk says that the status is known
+            await anext(body)  # an empty chunk says that the status is known
             await super().stream_response(send)
 
     async def events(self) -> AsyncIterator[bytes]:

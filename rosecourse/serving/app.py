@@ -8,14 +8,12 @@ from typing import Any, TypeVar
 
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.responses import JSONResponse
-from prometheus_client import generate_latest
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from ..errors import RequestError
 from ..models.encoding import check_length, encode, longest_token
-from .answer import Answer
-from .engine_client import EngineClient
+from .answer import Answer, Engine
 from .protocol import ApiError, ChatRequest, CompletionRequest, Message, parse
 
 MOST_BODY = 4 * 2**20  # bytes of a request
@@ -24,7 +22,7 @@ NO_TEMPLATE = "the model has no chat template: use /v1/completions, or a model w
 T = TypeVar("T")
 
 
-def make_app(engine: EngineClient, api_key: str | None = None) -> FastAPI:
+def make_app(engine: Engine, api_key: str | None = None) -> FastAPI:
     """The server's application. api_key: what clients must send; None takes any."""
 
     def authorise(request: Request) -> None:
@@ -58,7 +56,7 @@ async def refused(request: Request, error: Exception) -> Response:
 class Endpoints:
     """What the server answers."""
 
-    def __init__(self, engine: EngineClient) -> None:
+    def __init__(self, engine: Engine) -> None:
         self.engine, self.model, self.tokenizer = engine, engine.model, engine.model.tokenizer
         self.longest_token = longest_token(self.tokenizer)
 
@@ -72,7 +70,7 @@ class Endpoints:
         return Response()
 
     async def metrics(self) -> Response:
-        return Response(generate_latest(self.engine.registry), media_type="text/plain; version=0.0.4")
+        return Response(await self.engine.metrics(), media_type="text/plain; version=0.0.4")
 
     async def completions(self, request: Request) -> Response:
         asked = await self.read(request, CompletionRequest)

@@ -13,7 +13,7 @@ from itertools import count, islice
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 
-from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily as Gauge
 
 from ..config import SamplingParams
@@ -25,6 +25,7 @@ from .stops import StopMatcher
 
 DEAD = "the engine process has ended"
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)  # of histograms
+Choices = Sequence[tuple[list[int], SamplingParams]]  # of a request: a prompt and params for each
 Delta = tuple[int, str, str | None]  # which choice, its new text, and how it has ended
 
 
@@ -96,6 +97,9 @@ class EngineClient:
         yield Gauge("rosecourse_kv_blocks", "Blocks of the KV cache", self.model.num_blocks)
         yield Gauge("rosecourse_kv_blocks_in_use", "Blocks that sessions hold", self.blocks_in_use)
 
+    async def metrics(self) -> bytes:
+        return generate_latest(self.registry)
+
     def count(self, waiting: bool) -> int:
         """Requests that wait for their first token, or that have had it."""
         requests = {choice.generation for choice in self.choices.values()}
@@ -114,8 +118,8 @@ class EngineClient:
         self.process.kill()
 
     @contextmanager
-    def submit(self, asked: Sequence[tuple[list[int], SamplingParams]], stop: Sequence[str]) -> Iterator[Generation]:
-        """Queue the choices of a request: a prompt and params for each. Those that still run at the end are stopped.
+    def submit(self, asked: Choices, stop: Sequence[str]) -> Iterator[Generation]:
+        """Queue the choices of a request. Those that still run at the end are stopped.
 
         Raises `ApiError` 429 or 503.
         """

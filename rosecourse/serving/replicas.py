@@ -1,39 +1,124 @@
-"""Several of this server on Ray Serve: one deployment, whose replicas each have an engine process.
+"""Several engines on Ray Serve: an ingress, which is the server, and replicas that each have an engine process.
 
-Serve's proxy takes the requests, and sends each to the less busy of two replicas that it draws (power of two choices).
-A replica that fails its health check is replaced.
+Serve has the HTTP side, the streams between processes, health checks, restarts and scaling. Two things it lacks are
+ours. Its prefix router needs vLLM or SGLang (`ray.serve.llm` imports one of them), so `PrefixRouter` chooses by
+prefixes. And Serve sends a request to another replica only until one has taken it, so the ingress asks once more if
+that one dies before the client has had anything.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any
 
 import ray
 from fastapi import FastAPI
 from ray import serve
+from ray.exceptions import RayActorError
+from ray.serve.config import RequestRouterConfig
+from ray.serve.request_router import RequestRouter
 
+from .answer import ReplicaDied
 from .app import make_app
-from .engine_client import DEAD, EngineClient
+from .engine_client import Choices, Delta, EngineClient
+from .messages import Ready
+from .protocol import ApiError
+from .routes import Routes
 
 NAME = "rosecourse"
 
 
-class Replica:
-    """One server; Serve calls its methods."""
+class Replica(EngineClient):
+    """An engine process; the ingress calls some methods through Serve. Ray replaces one whose engine has died."""
 
-    def __init__(self, work: Callable[[Connection], None], max_waiting: int, api_key: str | None) -> None:
-        self.engine, self.api_key = EngineClient(work, max_waiting), api_key
+    async def __init__(self, work: Callable[[Connection], None], max_waiting: int) -> None:  # type: ignore[misc]
+        super().__init__(work, max_waiting)
+        self.lifespan = self.listening(self)
+        await self.lifespan.__aenter__()
 
-    def __serve_build_asgi_app__(self) -> FastAPI:
-        return make_app(self.engine, self.api_key)
+    def fail_all(self, error: ApiError) -> None:
+        os._exit(1)  # Ray tells all that wait for it
 
-    def check_health(self) -> None:
-        if self.engine.is_dead:
-            raise RuntimeError(DEAD)
+    async def ready(self) -> Ready:
+        return self.model
+
+    async def generate(self, asked: Choices, stop: Sequence[str]) -> AsyncIterator[list[Delta] | ApiError]:
+        """What `Generation.read` gives. An error is the last item."""
+        try:
+            with self.submit(asked, stop) as generation:
+                while deltas := await generation.read():
+                    yield deltas
+        except ApiError as error:
+            yield error
+
+
+class RemoteGeneration:
+    """A `Generation` in a replica."""
+
+    def __init__(self, response: Any) -> None:
+        self.response, self.num_tokens = response, 0
+
+    async def read(self) -> list[Delta]:
+        try:
+            item: list[Delta] | ApiError = await anext(self.response, [])
+        except RayActorError:
+            raise ReplicaDied(500, "the replica has ended", code="replica_dead") from None
+        if isinstance(item, ApiError):
+            raise item
+        self.num_tokens += len(item)
+        return item
+
+
+class Replicas:
+    """All replicas, as the application of the ingress sees them: like one `EngineClient`."""
+
+    listening = None
+    refuses: ApiError | None = None
+
+    def __init__(self, handle: Any, model: Ready) -> None:
+        self.handle, self.model = handle, model
+
+    @contextmanager
+    def submit(self, asked: Choices, stop: Sequence[str]) -> Iterator[RemoteGeneration]:
+        response = self.handle.options(stream=True).generate.remote(asked, stop)
+        try:
+            yield RemoteGeneration(response)
+        finally:
+            response.cancel()
+
+    async def metrics(self) -> bytes:
+        """Of one replica, any."""
+        return await self.handle.metrics.remote()
+
+
+class Ingress:
+    """The server. There is one, as two would each know half of the prefixes."""
+
+    def __init__(self, handle: Any, api_key: str | None) -> None:
+        self.handle, self.api_key = handle, api_key
+
+    async def __serve_build_asgi_app__(self) -> FastAPI:
+        return make_app(Replicas(self.handle, await self.handle.ready.remote()), self.api_key)
+
+
+class PrefixRouter(RequestRouter):
+    """Asks `Routes` for the replica of a request, by its first prompt. Serve calls these methods in the ingress."""
+
+    def initialize_state(self) -> None:
+        self.routes = Routes()
+
+    async def choose_replicas(self, candidate_replicas: list[Any], pending_request: Any) -> list[list[Any]]:
+        """Replicas, the preferred first."""
+        pending_request.routing_context.should_backoff = True  # if none of these takes it
+        prompt = pending_request.args[0][0][0] if pending_request.args else []  # else it is no generation
+        running = {one.replica_id: self.replica_queue_len_cache.get(one.replica_id) or 0 for one in candidate_replicas}
+        home = self.routes.route(prompt, running)
+        return [[one for one in candidate_replicas if (one.replica_id == home) == first] for first in (True, False)]
 
 
 def start_replicas(
@@ -57,14 +142,18 @@ def start_replicas(
     fewest, most = count
     scaling = {"min_replicas": fewest, "max_replicas": most, "target_ongoing_requests": together}
     options = {"num_replicas": fewest} if fewest == most else {"autoscaling_config": scaling}
-    deployment = serve.deployment(serve.ingress()(Replica)).options(
+    ends = {"health_check_period_s": health_seconds, "graceful_shutdown_timeout_s": drain_seconds}
+    replicas = serve.deployment(Replica).options(
         **options,
+        **ends,
         ray_actor_options={"num_cpus": 1, "num_gpus": min(1, ray.cluster_resources().get("GPU", 0))},
         max_ongoing_requests=together + max_waiting,
-        health_check_period_s=health_seconds,
-        graceful_shutdown_timeout_s=drain_seconds,
+        request_router_config=RequestRouterConfig(request_router_class=PrefixRouter),
     )
-    serve.run(deployment.bind(work, max_waiting, api_key), name=NAME)
+    ingress = serve.deployment(serve.ingress()(Ingress)).options(
+        **ends, ray_actor_options={"num_cpus": 0}, max_ongoing_requests=most * (together + max_waiting)
+    )
+    serve.run(ingress.bind(replicas.bind(work, max_waiting), api_key), name=NAME)
 
 
 def until_signalled() -> None:

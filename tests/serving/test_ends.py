@@ -94,6 +94,7 @@ def test_sigterm_finishes_requests_and_refuses_new_ones():
         ("--host example.org", "give --api-key"),
         ("--api-key=", "--api-key is empty"),
         ("--port 0 --replicas 2", "--port is 0"),
+        ("--max-replicas 2", "--max-replicas needs --replicas"),
     ],
 )
 def test_serve_when_it_cannot_says_why_in_one_line(capsys, flags, says):

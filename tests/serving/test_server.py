@@ -1,12 +1,15 @@
 """The server's answers, as OpenAI's own client reads them: the engine's tokens, and its errors."""
 
 import json
+from contextlib import contextmanager
+from itertools import count
 
 import httpx
 import openai
 import pytest
 
 from rosecourse import SamplingParams
+from rosecourse.serving.answer import ReplicaDied
 from rosecourse.serving.messages import Cancel
 
 PROMPT = "My dear sister,"
@@ -168,3 +171,34 @@ def test_events_are_json_and_end_with_done(server):
     lines = server.post(prompt="She", max_tokens=3, stream=True).text.split("\n\n")
     assert lines[-2:] == ["data: [DONE]", ""]
     assert [json.loads(line.removeprefix("data: "))["object"] for line in lines[:-2]] == ["text_completion"] * 3
+
+
+@pytest.mark.parametrize(
+    ("stream", "deaths", "ends"),
+    [
+        (False, [1], '"total_tokens":5}}'),
+        (True, [0], "data: [DONE]\n\n"),
+        (True, [0, 0], '"code":"replica_dead"}}'),
+        (True, [1], '"code":"replica_dead"}}\n\n'),
+    ],
+)
+def test_request_of_a_dead_replica_is_asked_once_more(server, monkeypatch, stream, deaths, ends):
+    """Unless its client has had something. deaths: which read of each attempt fails; test_replicas.py has real ones."""
+    submit = server.engine.submit
+
+    @contextmanager
+    def dying(asked, stop):
+        with submit(asked, stop) as generation:
+            read, reads, last = generation.read, count(), deaths.pop() if deaths else None
+
+            async def read_or_die():
+                if next(reads) == last:
+                    raise ReplicaDied(500, "the replica has ended", code="replica_dead")
+                return await read()
+
+            generation.read = read_or_die
+            yield generation
+
+    monkeypatch.setattr(server.engine, "submit", dying)
+    assert server.post(prompt=[5, 6], max_tokens=3, ignore_eos=True, stream=stream).text.endswith(ends)
+    assert not deaths

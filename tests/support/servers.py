@@ -1,5 +1,7 @@
 """Servers in a thread of this process, each with an engine process of its own."""
 
+import json
+import os
 import socket
 import threading
 import time
@@ -76,6 +78,26 @@ def until(condition, seconds=20):
 def real_engine(model):
     """The work of an engine process. model: a name or a folder."""
     return partial(run_engine, partial(engine_of, str(model)))
+
+
+def noting_engine(file):
+    """A real engine that adds a line of JSON to a file for each prompt: its process, and what its cache has of it."""
+    return partial(run_engine, partial(engine_with_notes, str(file)))
+
+
+def engine_with_notes(file):
+    engine = engine_of("tiny-gpt2")
+    lookup = engine.prefix_cache.lookup
+
+    def noted(token_ids):
+        blocks = lookup(token_ids)
+        note = {"engine": os.getpid(), "prompt": token_ids, "found": len(blocks) * CONFIG.block_size}
+        with open(file, "a") as notes:
+            notes.write(json.dumps(note) + "\n")
+        return blocks
+
+    engine.prefix_cache.lookup = noted
+    return engine
 
 
 @contextmanager
