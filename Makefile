@@ -49,11 +49,9 @@ reset: env  ## Bring back a notebook of my/ as the course has it, and keep yours
 LINT := $(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy && $(BIN)/lint-imports --no-logo
 # Files in the order of `testpaths`: sorted by the number of their tests, the slow ones that have few would come last,
 # and keep one process busy while the others have nothing to do.
-# A thread for each process: two processes whose operations want both cores wait for each other. One process more than
-# there are cores, as tests wait for kernels and servers.
-PROCESSES := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
-PYTEST := $(IN_VENV) OMP_NUM_THREADS=1 python -m pytest --nbval --ignore=tests/browser --numprocesses $(PROCESSES) \
-    --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# A thread for each process: two processes whose operations want both cores wait for each other.
+PYTEST := $(IN_VENV) OMP_NUM_THREADS=1 python -m pytest --nbval --ignore=tests/browser --numprocesses logical --maxprocesses 4 \
+    --dist loadfile --no-loadscope-reorder
 
 test: env  ## Lint, run every test and check every notebook, whatever fails (ARGS='-k scheduler')
 	@lint=passed; tests=passed; \
