@@ -131,7 +131,7 @@ def test_a_solution_is_folded_until_it_is_clicked(page, book):
     answers = page.locator("article details")
     assert answers.count() > 3
     for answer in answers.all():
-        inside = answer.locator(":scope > :not(summary)").first
+        inside = answer.locator(":scope > :not(summary, style)").first
         if answer.locator("xpath=ancestor::details").count():
             continue  # folded with the one around it
         expect(inside).to_be_hidden()
