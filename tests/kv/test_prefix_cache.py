@@ -110,7 +110,6 @@ def test_a_scheduler_forgets_known_blocks_that_gave_nan(small_model, number):
         scheduler, session = OnlineScheduler(engine), engine.new_session(prompt, SamplingParams(3, stop_on_eos=False))
         scheduler.submit(session)
         scheduler.run()
-        assert not engine.runner._fresh  # nor does the engine keep a session that has ended
         return session.finish_reason, session.completion_ids
 
     right = request()
