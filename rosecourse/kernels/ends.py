@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from .dependent_launch import depend
-from .linear import ask_for, leave_stats, normed, product, stats_of
+from .linear import add_product, ask_for, leave_stats, normed, stats_of
 
 
 @triton.jit(
@@ -40,33 +40,40 @@ def head_kernel(
 ):  # fmt: skip
     """logits = norm(x) @ w.T, and the best token of each row in each tile of the vocabulary: the first of equals.
 
-    Rows have room for whole tiles: with a mask of columns, which ends anywhere, each number would be stored by itself.
+    A program makes one tile after the other, as in `linear_stream_kernel`. Rows have room for whole tiles: with a mask
+    of columns, which ends anywhere, each number would be stored by itself.
     """
-    tile = tl.program_id(1)
-    m, c = tl.program_id(0) * BM + tl.arange(0, BM), tl.arange(0, BN)
-    n = tile * BN + c
-    in_rows, in_columns = m < rows, n < V
-    m_read, c_read = tl.minimum(m, rows - 1), tl.minimum(c, V - 1 - tile * BN)
-    w_ptr += tile.to(tl.int64) * BN * K
-    bias = tl.load(bias_ptr + n, mask=in_columns, other=0.0)
-    colsum = bias if RMS else tl.load(colsum_ptr + n, mask=in_columns, other=0.0)
+    start, programs = tl.program_id(1), tl.num_programs(1)
+    m, c, k = tl.program_id(0) * BM + tl.arange(0, BM), tl.arange(0, BN), tl.arange(0, BK)
+    in_rows, m_read = m < rows, tl.minimum(m, rows - 1)
+    STEPS: tl.constexpr = (K + BK - 1) // BK
+    TILES: tl.constexpr = (V + BN - 1) // BN
     if PDL:
-        ask_for(w_ptr, c_read, 0, K, K)
+        ask_for(w_ptr + start.to(tl.int64) * BN * K, tl.minimum(c, V - 1 - start * BN), 0, K, K)
     depend(PDL)
     first, means, squares = stats_of(stats_ptr, m, K, WIDTH, TILES2)
-    SPAN: tl.constexpr = (K + BK - 1) // BK * BK
-    acc = product(x_ptr, w_ptr, m_read, c_read, 0, K, SPAN, K % BK == 0, FLOAT32, BM, BN, BK, STAGES)
-    acc = normed(acc, first, means, squares, colsum, eps, K, WIDTH, TILES2, RMS) + bias[None, :]
-    rounded = acc.to(logits_ptr.dtype.element_ty)
-    tl.store(logits_ptr + m.to(tl.int64)[:, None] * STRIDE + n[None, :], rounded, mask=in_rows[:, None])
-    logits = rounded.to(tl.float32)
-    logits = tl.where(logits == logits, logits, float("inf"))  # NaN is no number to choose by, nor is +inf
-    logits = tl.where(in_columns[None, :], logits, float("-inf"))
-    best = tl.max(logits, axis=1)
-    best_id = tl.min(tl.where((logits == best[:, None]) & in_columns[None, :], n[None, :], V), axis=1)
-    at = m * tl.num_programs(1) + tile
-    tl.store(best_ptr + at, best, mask=in_rows)
-    tl.store(best_id_ptr + at, best_id, mask=in_rows)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for i in tl.range(0, (TILES - start + programs - 1) // programs * STEPS, num_stages=STAGES):
+        tile, step = start + i // STEPS * programs, i % STEPS
+        c_read = tl.minimum(c, V - 1 - tile * BN)
+        w_tile_ptr = w_ptr + tile.to(tl.int64) * BN * K
+        acc = add_product(acc, x_ptr, w_tile_ptr, m_read, c_read, step * BK + k, K, K % BK == 0, FLOAT32)
+        if step == STEPS - 1:
+            n = tile * BN + c
+            in_columns = n < V
+            bias = tl.load(bias_ptr + n, mask=in_columns, other=0.0)
+            colsum = bias if RMS else tl.load(colsum_ptr + n, mask=in_columns, other=0.0)
+            acc = normed(acc, first, means, squares, colsum, eps, K, WIDTH, TILES2, RMS) + bias[None, :]
+            rounded = acc.to(logits_ptr.dtype.element_ty)
+            tl.store(logits_ptr + m.to(tl.int64)[:, None] * STRIDE + n[None, :], rounded, mask=in_rows[:, None])
+            logits = rounded.to(tl.float32)
+            logits = tl.where(logits == logits, logits, float("inf"))  # NaN is no number to choose by, nor is +inf
+            logits = tl.where(in_columns[None, :], logits, float("-inf"))
+            best = tl.max(logits, axis=1)
+            best_id = tl.min(tl.where((logits == best[:, None]) & in_columns[None, :], n[None, :], V), axis=1)
+            tl.store(best_ptr + m * TILES + tile, best, mask=in_rows)
+            tl.store(best_id_ptr + m * TILES + tile, best_id, mask=in_rows)
+            acc = tl.zeros((BM, BN), tl.float32)
 
 
 @triton.jit(do_not_specialize_on_alignment=["live_ptr", "tokens_ptr", "token_ids_ptr", "lens_ptr"])

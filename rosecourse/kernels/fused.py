@@ -13,8 +13,8 @@ from torch import Tensor
 from .compile import compiled
 from .ends import choose_of_tiles_kernel, embed_kernel, head_kernel
 from .launch import Launch
-from .linear import linear_kernel
-from .tiles import MOST_ROWS, shared_memory_of, tiles_for
+from .linear import linear_kernel, linear_stream_kernel
+from .tiles import MOST_ROWS, Tiles, limits_of, tiles_for
 
 COUNTERS = 4096  # tiles of a product that come in parts
 MULTIPLE = 256  # rows of logits begin at multiples of so many numbers
@@ -89,7 +89,7 @@ class FusedLinears:
     def __init__(self, device: torch.device, dtype: torch.dtype, pdl: bool = False) -> None:
         """pdl: whether a kernel may start before the one before it has ended (compute capability 9 and up)."""
         self.device, self.pdl = device, pdl
-        self.shared_memory = shared_memory_of(device)
+        self.shared_memory, self.processors = limits_of(device)
         self.float32 = dtype == torch.bfloat16 and device.type == "cpu"  # interpreted
         self.counters = torch.zeros(COUNTERS, dtype=torch.int32, device=device)  # each kernel leaves them at 0
 
@@ -131,7 +131,7 @@ class FusedLinears:
         shape = (V, stride, C, x.width, _powers(C, x.width), w.rms, self.float32)
         constants = (*shape, tiles.BM, tiles.BN, tiles.BK, tiles.stages)
         launch = self._launch(head_kernel, tensors, (B, eps), constants, tiles.warps)
-        launch((triton.cdiv(B, tiles.BM), count, 1), *tensors, B, eps)
+        launch((triton.cdiv(B, tiles.BM), self._programs(tiles, B, w.weight), 1), *tensors, B, eps)
         return Head(logits[:, :V], best, best_ids)
 
     def choose(self, head: Head, live: Tensor, token_ids: Tensor, context_lens: Tensor) -> Tensor:
@@ -157,6 +157,10 @@ class FusedLinears:
         B, (N, K) = len(x), w.weight.shape
         tiles = self._tiles(B, w.weight)
         row_tiles, column_tiles = triton.cdiv(B, tiles.BM), triton.cdiv(N, tiles.BN)
+        programs = self._programs(tiles, B, w.weight)
+        if stream is not None and tiles.splits == 1 and programs < column_tiles:
+            self._linear_stream(stream, w, out, eps, gelu, tiles, programs)
+            return stream.stats, stream.width
         new_stats = _room_for_stats(x, column_tiles * add, B)
         parts = w.bias.new_empty(row_tiles * column_tiles * tiles.splits * tiles.BM * tiles.BN * (tiles.splits > 1))
         stats, width = (w.bias, 0) if stream is None else (stream.stats, stream.width)
@@ -166,6 +170,16 @@ class FusedLinears:
         launch = self._launch(linear_kernel, tensors, (B, eps), constants, tiles.warps)
         launch((row_tiles, column_tiles, tiles.splits), *tensors, B, eps)
         return new_stats, tiles.BN
+
+    def _linear_stream(
+        self, x: Stream, w: Folded, out: Tensor, eps: float, gelu: bool, tiles: Tiles, programs: int
+    ) -> None:
+        (B, K), N = x.x.shape, len(w.weight)
+        tensors = (x.x, *w[:3], x.stats, out)
+        shape = (N, K, x.width, _powers(K, x.width), w.rms, gelu, w.gated, self.float32)
+        constants = (*shape, tiles.BM, tiles.BN, tiles.BK, tiles.stages)
+        launch = self._launch(linear_stream_kernel, tensors, (B, eps), constants, tiles.warps)
+        launch((triton.cdiv(B, tiles.BM), programs, 1), *tensors, B, eps)
 
     def _launch(
         self,
@@ -182,6 +196,10 @@ class FusedLinears:
         """`Tiles`; None where none fit."""
         outputs, inputs = weight.shape
         return tiles_for(rows, inputs, outputs, weight.itemsize, self.shared_memory)
+
+    def _programs(self, tiles: Tiles, rows: int, weight: Tensor) -> int:
+        """Of a product whose programs make one tile after the other."""
+        return tiles.programs_for(rows, len(weight), weight.itemsize, self.shared_memory, self.processors)
 
 
 def _room_for_stats(like: Tensor, tiles: int, B: int) -> Tensor:

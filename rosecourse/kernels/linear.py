@@ -33,26 +33,31 @@ def ask_for(w_ptr, n, begin, K: tl.constexpr, SPAN: tl.constexpr):
 
 
 @triton.jit
+def add_product(acc, x_ptr, w_ptr, m, n, k, K: tl.constexpr, EVEN: tl.constexpr, FLOAT32: tl.constexpr):
+    """acc + x[m, k] @ w[n, k].T, float32. EVEN: all columns k are there."""
+    x_tile = x_ptr + m[:, None] * K + k[None, :]
+    w_tile = w_ptr + n[:, None] * K + k[None, :]
+    if EVEN:
+        x = tl.load(x_tile)
+        w = tl.load(w_tile)
+    else:
+        inside = (k < K)[None, :]
+        x = tl.load(x_tile, mask=inside, other=0.0)
+        w = tl.load(w_tile, mask=inside, other=0.0)
+    if FLOAT32:
+        x, w = x.to(tl.float32), w.to(tl.float32)
+    return tl.dot(x, tl.trans(w), acc, input_precision="ieee")
+
+
+@triton.jit
 def product(
     x_ptr, w_ptr, m, n, begin, K: tl.constexpr, SPAN: tl.constexpr, EVEN: tl.constexpr, FLOAT32: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """x[m, begin : begin + SPAN] @ w[n, begin : begin + SPAN].T, float32. EVEN: all of that is there."""
-    k = tl.arange(0, BK)
     acc = tl.zeros((BM, BN), tl.float32)
     for start in tl.range(begin, begin + SPAN, BK, num_stages=STAGES):
-        x_tile = x_ptr + m[:, None] * K + (start + k)[None, :]
-        w_tile = w_ptr + n[:, None] * K + (start + k)[None, :]
-        if EVEN:
-            x = tl.load(x_tile)
-            w = tl.load(w_tile)
-        else:
-            inside = (start + k < K)[None, :]
-            x = tl.load(x_tile, mask=inside, other=0.0)
-            w = tl.load(w_tile, mask=inside, other=0.0)
-        if FLOAT32:
-            x, w = x.to(tl.float32), w.to(tl.float32)
-        acc = tl.dot(x, tl.trans(w), acc, input_precision="ieee")
+        acc = add_product(acc, x_ptr, w_ptr, m, n, start + tl.arange(0, BK), K, EVEN, FLOAT32)
     return acc
 
 
@@ -106,10 +111,15 @@ def normed(
 
 
 @triton.jit
-def gated(acc, BM: tl.constexpr, BN: tl.constexpr):
-    """SiLU of each gate times the number beside it: [BM, BN] -> [BM, BN / 2]."""
-    gate, up = tl.split(tl.reshape(acc, (BM, BN // 2, 2)))
-    return gate / (1.0 + tl.exp(-gate)) * up
+def activated(acc, GELU: tl.constexpr, GATED: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
+    """GELU; or GATED, SiLU of each gate times the number beside it: [BM, BN] -> [BM, BN / 2]."""
+    if GELU:  # x / 2 (1 + tanh(inner))
+        acc = acc / (1.0 + tl.exp(-1.5957691216057308 * (acc + 0.044715 * acc * acc * acc)))
+    if GATED:
+        gate, up = tl.split(tl.reshape(acc, (BM, BN // 2, 2)))
+        return gate / (1.0 + tl.exp(-gate)) * up
+    else:
+        return acc
 
 
 @triton.jit
@@ -179,13 +189,50 @@ def linear_kernel(
         if WIDTH:
             acc = normed(acc, first, means, squares, colsum, eps, K, WIDTH, TILES2, RMS)
         acc += bias[None, :]
-        if GELU:  # x / 2 (1 + tanh(inner))
-            acc = acc / (1.0 + tl.exp(-1.5957691216057308 * (acc + 0.044715 * acc * acc * acc)))
         if ADD:
             acc += old.to(tl.float32)
-        result = gated(acc, BM, BN) if GATED else acc
+        result = activated(acc, GELU, GATED, BM, BN)
         rounded = result.to(out_ptr.dtype.element_ty)
         tl.store(at, rounded, mask=inside)
         if ADD:  # of the numbers that the next one reads
             kept = tl.where(in_columns[None, :], rounded.to(tl.float32), 0.0)
             leave_stats(new_stats_ptr, kept, tile_n, m, in_rows, N, BN)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def linear_stream_kernel(
+    x_ptr, w_ptr, bias_ptr, colsum_ptr, stats_ptr, out_ptr, rows, eps,
+    N: tl.constexpr, K: tl.constexpr, WIDTH: tl.constexpr, TILES2: tl.constexpr, RMS: tl.constexpr, GELU: tl.constexpr,
+    GATED: tl.constexpr, FLOAT32: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    STAGES: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """`linear_kernel` of a norm and a product, in fewer programs than there are tiles: each makes one after the other.
+
+    All tiles are one loop, which reads ahead from a tile into the next: between two, too, the memory has work.
+    """
+    start, programs = tl.program_id(1), tl.num_programs(1)
+    m, c, k = tl.program_id(0) * BM + tl.arange(0, BM), tl.arange(0, BN), tl.arange(0, BK)
+    m_read = tl.minimum(m, rows - 1)
+    STEPS: tl.constexpr = (K + BK - 1) // BK
+    TILES: tl.constexpr = (N + BN - 1) // BN
+    EACH: tl.constexpr = 2 if GATED else 1
+    if PDL:
+        ask_for(w_ptr + start.to(tl.int64) * BN * K, tl.minimum(c, N - 1 - start * BN), 0, K, K)
+    depend(PDL)
+    first, means, squares = stats_of(stats_ptr, m, K, WIDTH, TILES2)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for i in tl.range(0, (TILES - start + programs - 1) // programs * STEPS, num_stages=STAGES):
+        tile, step = start + i // STEPS * programs, i % STEPS
+        c_read = tl.minimum(c, N - 1 - tile * BN)
+        w_tile_ptr = w_ptr + tile.to(tl.int64) * BN * K
+        acc = add_product(acc, x_ptr, w_tile_ptr, m_read, c_read, step * BK + k, K, K % BK == 0, FLOAT32)
+        if step == STEPS - 1:
+            n = tile * BN + c
+            bias = tl.load(bias_ptr + n, mask=n < N, other=0.0)
+            colsum = bias if RMS else tl.load(colsum_ptr + n, mask=n < N, other=0.0)
+            acc = normed(acc, first, means, squares, colsum, eps, K, WIDTH, TILES2, RMS) + bias[None, :]
+            result = activated(acc, GELU, GATED, BM, BN).to(out_ptr.dtype.element_ty)
+            n_out = tile * (BN // EACH) + tl.arange(0, BN // EACH)
+            inside = (m < rows)[:, None] & (n_out < N // EACH)[None, :]
+            tl.store(out_ptr + m[:, None] * (N // EACH) + n_out[None, :], result, mask=inside)
+            acc = tl.zeros((BM, BN), tl.float32)

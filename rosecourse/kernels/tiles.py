@@ -18,6 +18,8 @@ LEAST = 16  # rows, columns or inputs that a product on the tensor cores has
 ENOUGH = 96  # programs: so many keep a GPU busy
 SHORTEST = 256  # inputs that are worth a program of their own
 LARGE = 1 << 22  # numbers of a matrix whose reads take far longer than a kernel's start
+SCRATCH = 16384  # bytes of shared memory, at most, that a program needs beside its buffers, to store what it has made
+TOGETHER = 4  # programs on a multiprocessor, at most
 UNLIMITED = 1 << 30  # what a device without shared memory, a CPU, is taken to have of it
 
 
@@ -38,6 +40,15 @@ class Tiles:
     def bytes_for(self, itemsize: int) -> int:
         """Shared memory that a program has for its buffers."""
         return self.stages * (self.BM + self.BN) * self.BK * itemsize
+
+    def programs_for(self, rows: int, outputs: int, itemsize: int, limit: int, processors: int) -> int:
+        """How many programs make all tiles of [rows, outputs], each of the same rows: those that run at a time.
+
+        All of them make the same number of tiles, or one less. limit, processors: see `limits_of`.
+        """
+        at_a_time = processors * max(1, min(limit // self.bytes_for(itemsize), TOGETHER))
+        tiles = -(-outputs // self.BN)
+        return -(-tiles // -(-tiles // max(1, at_a_time // -(-rows // self.BM))))
 
 
 # From so many rows on: (inputs, outputs) of a matrix to BN, BK, splits, stages, warps. Tuned for GPT-2 124M on an H200
@@ -77,22 +88,22 @@ TUNED = {
 def tiles_for(rows: int, inputs: int, outputs: int, itemsize: int, limit: int) -> Tiles | None:
     """The tiles of a product of so many rows with a matrix of [outputs, inputs]; None where none fit.
 
-    itemsize: bytes of a number. limit: see `shared_memory_of`.
+    itemsize: bytes of a number. limit: bytes of shared memory that a program may have.
     """
     of_logits = outputs >= VOCABULARY
     bm = min(max(LEAST, 1 << (rows - 1).bit_length()), TALLEST_OF_LOGITS if of_logits else TALLEST)
     tuned = TUNED[max(least for least in TUNED if least <= rows)]
     found = tuned.get((inputs, VOCABULARY if of_logits else outputs)) if itemsize == 2 else None
     tiles = _default(bm, -(-rows // bm), inputs, outputs, itemsize) if found is None else Tiles(bm, *found)
-    return fitting(tiles, itemsize, limit)
+    return fitting(tiles, itemsize, limit - SCRATCH)
 
 
 def _default(bm: int, row_tiles: int, inputs: int, outputs: int, itemsize: int) -> Tiles:
     """For a shape that nobody has tuned; for large ones by the matrices of Llama 1B and 8B, on an H200."""
     if outputs >= VOCABULARY:
-        if itemsize > 2 or bm > TALLEST or inputs < 1024:
-            return Tiles(bm, 128 if itemsize == 2 else 64, 64, 1, 3, 4)
-        return Tiles(bm, 64, 128, 1, *((8, 2) if bm == LEAST else (5, 8)))
+        if itemsize > 2:
+            return Tiles(bm, 64, 64, 1, 3, 4)
+        return Tiles(bm, 128, 64, 1, 3, 4) if inputs < 1024 else Tiles(bm, 128, 128, 1, 4, 4)
     if itemsize > 2:
         return Tiles(bm, 32, 64, _splits(row_tiles * -(-outputs // 32), ENOUGH, inputs, SHORTEST), 4, 4)
     if inputs * outputs < LARGE:
@@ -100,9 +111,14 @@ def _default(bm: int, row_tiles: int, inputs: int, outputs: int, itemsize: int) 
         splits = _splits(row_tiles * -(-outputs // bn), 64, inputs, 384)
         return Tiles(bm, bn, 128 if inputs % (128 * splits) == 0 else 64, splits, 5, 2 if bn == 16 else 4)
     if outputs >= ENOUGH * 128:
-        return Tiles(bm, 128, 128, 1, 5, 4) if bm < TALLEST else Tiles(bm, 128, 64, 1, 5, 8)
+        if bm == TALLEST:
+            return Tiles(bm, 128, 64, 1, 5, 8)
+        return Tiles(bm, 128, 128, 1, 4 if outputs >= 2 * ENOUGH * 128 else 5, 4)
     if bm < TALLEST:
-        return Tiles(bm, 64, 128, _splits(row_tiles * -(-outputs // 64), 256, inputs, 512), 5, 4)
+        if inputs > 8192:
+            return Tiles(bm, 64, 128, _splits(row_tiles * -(-outputs // 64), ENOUGH, inputs, 512), 8, 4)
+        splits = _splits(row_tiles * -(-outputs // 64), 256, inputs, 512)
+        return Tiles(bm, 64, 128, splits, *((5, 4) if inputs > 512 * splits else (3, 2)))
     bn, stages, warps = (64, 5, 8) if outputs >= 4096 else (32, 6, 4)
     return Tiles(bm, bn, 128, _splits(row_tiles * -(-outputs // bn), ENOUGH, inputs, 512), stages, warps)
 
@@ -130,9 +146,10 @@ def fitting(tiles: Tiles, itemsize: int, limit: int) -> Tiles | None:
     return tiles
 
 
-def shared_memory_of(device: torch.device) -> int:
-    """Bytes of shared memory that a program on a device may have."""
+def limits_of(device: torch.device) -> tuple[int, int]:
+    """Bytes of shared memory that a program on a device may have, and its multiprocessors."""
     if device.type != "cuda":
-        return UNLIMITED
+        return UNLIMITED, 1
     index = torch.cuda.current_device() if device.index is None else device.index
-    return int(driver.active.utils.get_device_properties(index)["max_shared_mem"])
+    found = driver.active.utils.get_device_properties(index)
+    return int(found["max_shared_mem"]), int(found["multiprocessor_count"])

@@ -18,7 +18,7 @@ OURS = ("roseinfer.", "rosecourse.", "ProfilerStep#")  # ranges; a GPU's trace r
 KINDS = {
     "attention": re.compile(r"attn|attend|attention|flash|fmha", re.IGNORECASE),
     "append": re.compile(r"kv_append"),
-    "matrix": re.compile(r"gemm|gemv|cutlass|cublas|nvjet|splitk|xmma|\blinear_kernel|\bhead_kernel", re.IGNORECASE),
+    "matrix": re.compile(r"gemm|gemv|cutlass|cublas|nvjet|splitk|xmma|\blinear_\w*kernel|\bhead_kernel", re.IGNORECASE),
     "copy": re.compile(r"^Mem(cpy|set)"),
     "other": re.compile(""),
 }

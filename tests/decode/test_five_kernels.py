@@ -112,7 +112,7 @@ def test_an_engine_without_the_kernels_goes_on_with_the_library(pair, monkeypatc
         monkeypatch.setattr(five_kernels, "triton_runs_on", lambda device: False)
         monkeypatch.setattr(LayerOps, "anywhere", False)
     else:
-        monkeypatch.setattr(fused, "shared_memory_of", lambda device: 1000)
+        monkeypatch.setattr(fused, "limits_of", lambda device: (1000, 1))
     ops = LayerOps(model, EngineConfig())
     assert (ops.fused, list(ops.maps)) == (None, [])
     assert tokens_of(model) == expected

@@ -26,9 +26,10 @@ TYPES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32", t
 class Card(NamedTuple):
     capability: int  # 86 is 8.6
     shared_memory: int  # bytes that a program may have
+    processors: int
 
 
-CARDS = {"H200": Card(90, 232448), "RTX 3090": Card(86, 99 * 1024), "RTX 5090": Card(120, 99 * 1024)}
+CARDS = {"H200": Card(90, 232448, 132), "RTX 3090": Card(86, 99 * 1024, 82), "RTX 5090": Card(120, 99 * 1024, 170)}
 
 
 def facts_of(kernel: Any, arguments: tuple, target: GPUTarget, options: dict, constants: dict) -> dict[str, Any]:
@@ -135,7 +136,7 @@ def step_of(card: str, dtype_name: str, pdl: bool, rows: int, shape: str, kernel
     """A step with one layer. Tensors on `meta` have no memory; the device's number keeps binaries of cards apart."""
     (C, inner, V, context), dtype = SHAPES[shape], getattr(torch, dtype_name)
     linears = FusedLinears(torch.device("meta", CARDS[card].capability), dtype, pdl)
-    linears.shared_memory = CARDS[card].shared_memory
+    linears.shared_memory, linears.processors = CARDS[card].shared_memory, CARDS[card].processors
 
     def room(*size, dtype=dtype):
         return torch.empty(*size, dtype=dtype, device="meta")

@@ -89,6 +89,21 @@ def test_a_product_and_a_sum(dtype, size):
     assert not linears.counters.any()
 
 
+@pytest.mark.parametrize(("dtype", "rms", "gated"), [("float32", False, False), ("float16", True, True)])
+def test_a_program_that_makes_several_tiles_makes_the_same_ones(dtype, rms, gated):
+    """Of which the last is shorter, and not every program has as many."""
+    dtype = getattr(torch, dtype)
+    gain, shift, weight, bias = weights(100, 330, dtype)
+    w = with_guards(folded(gain, None if rms else shift, weight, bias, rms, gated))
+    linears, x = FusedLinears(DEVICE, dtype), numbers(70, 100, dtype=dtype)
+    stream, found = stream_of(linears, x), []
+    for linears.processors in (1, 100):
+        head = linears.logits(stream, w, EPS)
+        found.append((linears.norm_linear(stream, w, EPS, gelu=not gated), *head))
+    for few, many in zip(*found, strict=True):
+        assert torch.equal(few, many)
+
+
 @pytest.mark.skipif(INTERPRETED, reason="takes minutes through the interpreter")
 @pytest.mark.parametrize("B", [1, 16, 40, 64, 100, 128, 256])
 def test_all_tiles_of_gpt2(B):
