@@ -162,9 +162,12 @@ def _attend_and_append_kernel(
 
 
 @triton.jit
-def _combine_kernel(parts_ptr, out_ptr, scale, D: tl.constexpr, SPLITS: tl.constexpr, BLOCK_D: tl.constexpr):
+def _combine_kernel(
+    parts_ptr, out_ptr, scale, D: tl.constexpr, SPLITS: tl.constexpr, BLOCK_D: tl.constexpr, PDL: tl.constexpr
+):
     """The parts of one session and query head, in their order."""
     head = tl.program_id(0).to(tl.int64)
+    depend(PDL)
     s, d = tl.arange(0, SPLITS), tl.arange(0, BLOCK_D)
     part = parts_ptr + (head * SPLITS + s) * (D + 2)
     acc = tl.load(part[:, None] + d[None, :], mask=(d < D)[None, :], other=0.0)
@@ -196,7 +199,7 @@ def _launch(
     by_row = fitting >= LEAST and max_blocks <= LONGEST_ROW
     tile, row = (fitting, triton.next_power_of_2(max_blocks)) if by_row else (TILE, 0)
     rows, block_d = (max(LEAST, triton.next_power_of_2(size)) for size in (H // H_kv, D))
-    stages = 4 if tile * block_d * dtypes[1].itemsize <= LARGE_TILE else 2  # tiles on their way, and one more
+    stages = 3 if tile * block_d * dtypes[1].itemsize <= LARGE_TILE else 2  # tiles on their way, and one more
     float32 = dtypes[1] == torch.float32 or (dtypes[1] == torch.bfloat16 and device.type == "cpu")  # interpreted
     # One waits for nobody; float32 has no tensor cores and needs more registers, and so do large heads.
     warps = 4 if float32 else 1 + (block_d >= 128)
@@ -208,7 +211,7 @@ def _launch(
 
 def splits_for(programs: int, longest: int) -> int:
     """Into how many parts contexts of up to so many tokens are split, so that there are enough programs: 1, 2, 4, 8."""
-    wanted = min(ENOUGH // programs, longest // (4 * TILE), MOST_SPLITS)
+    wanted = min(ENOUGH // programs, longest // TILE, MOST_SPLITS)
     return 1 << max(wanted, 1).bit_length() - 1
 
 
@@ -245,8 +248,8 @@ def attend_and_append(
     scale = LOG2_E * D**-0.5
     launch((B, H_kv, splits), *tensors, *strides, scale, *more)
     if splits > 1:
-        constants = (D, splits, triton.next_power_of_2(D))
-        combine = compiled(_combine_kernel, (torch.float32, out.dtype, 1.0), constants, q.device, 1)
+        constants = (D, splits, triton.next_power_of_2(D), pdl)
+        combine = compiled(_combine_kernel, (torch.float32, out.dtype, 1.0), constants, q.device, 1, pdl)
         combine((B * H, 1, 1), parts, out, scale)
     return out
 

@@ -59,14 +59,14 @@ TUNED = {
         (768, 768): (16, 128, 2, 3, 2),
         (768, 3072): (32, 128, 1, 5, 2),
         (3072, 768): (16, 128, 6, 4, 2),
-        (768, VOCABULARY): (128, 128, 1, 3, 4),
+        (768, VOCABULARY): (128, 128, 1, 5, 4),
     },
     16: {
         (768, 2304): (16, 128, 1, 3, 2),
         (768, 768): (16, 128, 1, 6, 2),
         (768, 3072): (16, 128, 1, 6, 2),
         (3072, 768): (16, 128, 4, 5, 2),
-        (768, VOCABULARY): (128, 128, 1, 2, 4),
+        (768, VOCABULARY): (128, 128, 1, 5, 4),
     },
     33: {
         (768, 2304): (32, 128, 1, 5, 4),
@@ -103,13 +103,15 @@ def _default(bm: int, row_tiles: int, inputs: int, outputs: int, itemsize: int) 
     if outputs >= VOCABULARY:
         if itemsize > 2:
             return Tiles(bm, 64, 64, 1, 3, 4)
-        return Tiles(bm, 128, 64, 1, 3, 4) if inputs < 1024 else Tiles(bm, 128, 128, 1, 4, 4)
+        return Tiles(bm, 64, 64, 1, 5, 4) if inputs < 1024 else Tiles(bm, 128, 128, 1, 4, 4)
     if itemsize > 2:
         return Tiles(bm, 32, 64, _splits(row_tiles * -(-outputs // 32), ENOUGH, inputs, SHORTEST), 4, 4)
     if inputs * outputs < LARGE:
         bn = 16 if outputs < 1536 else 32
         splits = _splits(row_tiles * -(-outputs // bn), 64, inputs, 384)
-        return Tiles(bm, bn, 128 if inputs % (128 * splits) == 0 else 64, splits, 5, 2 if bn == 16 else 4)
+        if bn == 16:
+            return Tiles(min(bm, 32), bn, 256, 1, 3, 2) if splits == 1 else Tiles(bm, bn, 256, splits, 4, 4)
+        return Tiles(bm, bn, 128 if inputs % (128 * splits) == 0 else 64, splits, 5, 4)
     if outputs >= ENOUGH * 128:
         if bm == TALLEST:
             return Tiles(bm, 128, 64, 1, 5, 8)

@@ -60,7 +60,8 @@ def test_chunks_give_the_tokens_of_transformers(exact, hf_model, budget):
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_a_step_with_a_chunk_waits_for_the_step_before_alone(dtype):
     engine = InferenceEngine(
-        random_model("gpt2", dtype=dtype), EngineConfig(max_batch_size=8, max_num_batched_tokens=64)
+        random_model("gpt2", dtype=dtype),
+        EngineConfig(max_batch_size=8, max_num_batched_tokens=64, prefix_cache=False),
     )
     scheduler, params = OnlineScheduler(engine), SamplingParams(max_new_tokens=40, stop_on_eos=False)
     for mode in ("default", "error"):  # whatever is set up once is set up the first time

@@ -64,7 +64,7 @@ def compile_for(card: str) -> None:
 # -- single kernels -------------------------------------------------------------------------------------------------
 
 
-def attention(attend, dtype=torch.float16, group=1, D=64, block_size=64, max_blocks=16, longest=100, B=2):
+def attention(attend, dtype=torch.float16, group=1, D=64, block_size=64, max_blocks=16, longest=50, B=2):
     """A call of attention, whose tensors are only looked at: their numbers are never read."""
     caches = torch.zeros(2, 3, 2, block_size, D, dtype=dtype)
     q, k, v = (torch.zeros(B, heads, D, dtype=dtype) for heads in (2 * group, 2, 2))

@@ -118,7 +118,7 @@ def turned(q, k, lens, rotary):
 TURNS = [(True, False), (True, True), (False, True)]  # RoPE, norm
 HEADS = [(1, 3, 32, 1), (2, 1, 64, 16), (1, 4, 128, 64), (2, 2, 80, 4)]  # KV heads, group, D, block size
 CASES = [
-    (*TURNS[(i + j) % 3], DTYPES[(i + 2 * j) % 3], *HEADS[i], [None, 1024][(i + j) % 2])
+    (*TURNS[(i + j) % 3], DTYPES[(i + 2 * j) % 3], *HEADS[i], [1, 1024][(i + j) % 2])
     for i in range(4)
     for j in range(2)
 ]
@@ -129,12 +129,12 @@ def test_attention_turns_what_it_appends(turn, norm, dtype, H, group, D, block_s
     """longest: so long that contexts are in parts."""
     lens = sorted({0, 1, block_size - 1, block_size, 33})
     case = Case(lens, dtype, H, D, block_size, group, fused=True)
-    q, k_layer, v_layer, table, context_lens, most, k_new, v_new = case.args()
-    assert (splits_for(len(lens) * H, longest or most) > 1) is (longest is not None)
+    q, k_layer, v_layer, table, context_lens, _, k_new, v_new = case.args()
+    assert (splits_for(len(lens) * H, longest) > 1) is (longest > 1)
     rotary = a_rotary(D, 80, dtype, norm, turn)
     q_turned, k_turned = turned(q, k_new, context_lens, rotary)
     k_before, v_before = k_layer.clone(), v_layer.clone()
-    out = attend_and_append(q, k_layer, v_layer, table, context_lens, longest or most, k_new, v_new, rotary)
+    out = attend_and_append(q, k_layer, v_layer, table, context_lens, longest, k_new, v_new, rotary)
     cached = [x[:-1].to(dtype).double() for x in case.k]
     keys = [torch.cat([old, new.cpu()[None]]) for old, new in zip(cached, k_turned, strict=True)]
     values = [x.to(dtype).double() for x in case.v]
