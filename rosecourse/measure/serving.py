@@ -62,18 +62,24 @@ class Load:
             return model, await asyncio.gather(*(self._ask(session, model, *one) for one in moments))
 
     async def _ask(self, session: aiohttp.ClientSession, model: str, prompt: list[int], due: float) -> SessionTimes:
-        """One request, sent when it is due: an event with a choice is a token."""
+        """One request, sent when it is due. An event with a choice is a token, or several that came together."""
         await asyncio.sleep(due - time.perf_counter())
-        times = SessionTimes(submitted=due, admitted=due)
+        times, usage = SessionTimes(submitted=due, admitted=due), 0
         asked = {"model": model, "prompt": prompt, "max_tokens": self.new_tokens, "temperature": 0, "stream": True}
-        async with session.post(f"{self.base_url}/completions", json=asked | {"ignore_eos": True}) as answer:
+        asked |= {"ignore_eos": True, "stream_options": {"include_usage": True}}
+        async with session.post(f"{self.base_url}/completions", json=asked) as answer:
             if answer.status != 200:
                 raise RequestFailed(f"{self.base_url} refuses a request ({answer.status}): {await answer.text()}")
             async for line in answer.content:
-                if line.startswith(b"data: {") and json.loads(line[6:]).get("choices"):
+                event = json.loads(line[6:]) if line.startswith(b"data: {") else {}
+                if event.get("choices"):
                     times.tokens.append(time.perf_counter())
-        if len(times.tokens) != self.new_tokens:
-            raise RequestFailed(f"a request gave {len(times.tokens)} events of {self.new_tokens}: no figure is right")
+                usage = (event.get("usage") or {}).get("completion_tokens", usage)
+        if self.new_tokens != (usage or len(times.tokens)) or len(times.tokens) > self.new_tokens:
+            found = usage or len(times.tokens)
+            raise RequestFailed(f"a request gave {found} tokens of {self.new_tokens}: no figure is right")
+        # Which of the events had several is not known: the gaps of 0 between them stand at the end.
+        times.tokens += times.tokens[-1:] * (self.new_tokens - len(times.tokens))
         return times
 
 
