@@ -199,7 +199,7 @@ def _launch(
     by_row = fitting >= LEAST and max_blocks <= LONGEST_ROW
     tile, row = (fitting, triton.next_power_of_2(max_blocks)) if by_row else (TILE, 0)
     rows, block_d = (max(LEAST, triton.next_power_of_2(size)) for size in (H // H_kv, D))
-    stages = 3 if tile * block_d * dtypes[1].itemsize <= LARGE_TILE else 2  # tiles on their way, and one more
+    stages = 4 if tile * block_d * dtypes[1].itemsize <= LARGE_TILE else 2  # tiles on their way, and one more
     float32 = dtypes[1] == torch.float32 or (dtypes[1] == torch.bfloat16 and device.type == "cpu")  # interpreted
     # One waits for nobody; float32 has no tensor cores and needs more registers, and so do large heads.
     warps = 4 if float32 else 1 + (block_d >= 128)

@@ -119,8 +119,7 @@ def _default(bm: int, row_tiles: int, inputs: int, outputs: int, itemsize: int) 
     if bm < TALLEST:
         if inputs > 8192:
             return Tiles(bm, 64, 128, _splits(row_tiles * -(-outputs // 64), ENOUGH, inputs, 512), 8, 4)
-        splits = _splits(row_tiles * -(-outputs // 64), 256, inputs, 512)
-        return Tiles(bm, 64, 128, splits, *((5, 4) if inputs > 512 * splits else (3, 2)))
+        return Tiles(bm, 64, 128, _splits(row_tiles * -(-outputs // 64), 256, inputs, 512), 5, 4)
     bn, stages, warps = (64, 5, 8) if outputs >= 4096 else (32, 6, 4)
     return Tiles(bm, bn, 128, _splits(row_tiles * -(-outputs // bn), ENOUGH, inputs, 512), stages, warps)
 
