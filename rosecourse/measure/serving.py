@@ -47,10 +47,14 @@ class Load:
             remedy = "give the address of a server that runs, with its /v1"
             raise RequestFailed(f"{self.base_url} does not answer as OpenAI does ({why}): {remedy}") from None
 
-    async def _run(self, rate: float) -> tuple[str, list[SessionTimes]]:
+    def drawn(self, rate: float) -> tuple[list[float], list[list[int]]]:
+        """The seconds at which requests arrive, and their prompts; the last prompt is one more, which warms up."""
         draw = np.random.default_rng(self.seed)
         arrivals = draw.exponential(1 / rate, self.num_requests).cumsum().tolist()
-        prompts = draw.integers(*TOKEN_IDS, (self.num_requests + 1, self.prompt_tokens)).tolist()
+        return arrivals, draw.integers(*TOKEN_IDS, (self.num_requests + 1, self.prompt_tokens)).tolist()
+
+    async def _run(self, rate: float) -> tuple[str, list[SessionTimes]]:
+        arrivals, prompts = self.drawn(rate)
         limits = aiohttp.ClientTimeout(total=None, sock_connect=SILENCE, sock_read=SILENCE)
         connector, headers = aiohttp.TCPConnector(limit=0), {"Authorization": f"Bearer {self.api_key}"}
         async with aiohttp.ClientSession(connector=connector, timeout=limits, headers=headers) as session:
@@ -75,8 +79,8 @@ class Load:
                 if event.get("choices"):
                     times.tokens.append(time.perf_counter())
                 usage = (event.get("usage") or {}).get("completion_tokens", usage)
-        if self.new_tokens != (usage or len(times.tokens)) or len(times.tokens) > self.new_tokens:
-            found = usage or len(times.tokens)
+        found = max(usage, len(times.tokens))
+        if found != self.new_tokens or not times.tokens:
             raise RequestFailed(f"a request gave {found} tokens of {self.new_tokens}: no figure is right")
         # Which of the events had several is not known: the gaps of 0 between them stand at the end.
         times.tokens += times.tokens[-1:] * (self.new_tokens - len(times.tokens))
@@ -85,15 +89,21 @@ class Load:
 
 def measure_rates(load: Load, rates: Sequence[float]) -> pd.DataFrame:
     """A row for each rate: throughput, and p50 and p99 of TTFT, TPOT and ITL in milliseconds."""
-    rows = []
-    for rate in rates:
-        model, times = load.run(rate)
-        seconds = max(one.tokens[-1] for one in times) - min(one.submitted for one in times)
-        row = {"model": model, "requests/s": rate, "requests": len(times), "prompt": load.prompt_tokens}
-        row |= {"new": load.new_tokens, "tokens/s": throughput(load.num_requests * load.new_tokens, seconds)}
-        for name, samples in per_request([times]).items():
-            if name in ("ttft", "tpot", "itl"):
-                for percent in (50, 99):
-                    row[f"{name.upper()} p{percent}"] = 1e3 * float(np.percentile(samples, percent))
-        rows.append(row)
-    return pd.DataFrame(rows).round(2)
+    return pd.DataFrame([row_of(load, rate, *load.run(rate)) for rate in rates]).round(2)
+
+
+def row_of(load: Load, rate: float, model: str, times: Sequence[SessionTimes]) -> dict[str, str | float]:
+    """The row of `measure_rates` for a run."""
+    seconds = max(one.tokens[-1] for one in times) - min(one.submitted for one in times)
+    row: dict[str, str | float] = {
+        "model": model,
+        "requests/s": rate,
+        "requests": len(times),
+        "prompt": load.prompt_tokens,
+    }
+    row |= {"new": load.new_tokens, "tokens/s": throughput(load.num_requests * load.new_tokens, seconds)}
+    for name, samples in per_request([times]).items():
+        if name in ("ttft", "tpot", "itl"):
+            for percent in (50, 99):
+                row[f"{name.upper()} p{percent}"] = 1e3 * float(np.percentile(samples, percent))
+    return row

@@ -16,22 +16,26 @@ from .labels import SMALL
 def draw_serving(figure: Figure, rows: pd.DataFrame) -> None:
     """TTFT, ITL and throughput over the rate of requests.
 
-    rows: of `measure.serving.measure_rates`, of one server. 8.2 x 3 inches suit it.
+    rows: of `measure.serving.measure_rates`; those of two servers have a column `server`, the one to look at first.
+    8.2 x 3 inches suit it.
     """
-    style = SIDES["after"]
+    servers = [*rows.groupby("server", sort=False)] if "server" in rows else [("", rows)]
     panels = {"TTFT (ms)": ("TTFT p50", "TTFT p99"), "ITL (ms)": ("ITL p50", "ITL p99"), "tokens/s": ("tokens/s",)}
-    for ax, (title, columns) in zip(figure.subplots(1, len(panels)), panels.items(), strict=True):
-        for column, line in zip(columns, ("-", ":"), strict=False):
-            ax.plot(rows["requests/s"], rows[column], **style, linestyle=line, label=column.split()[-1])
+    axes = figure.subplots(1, len(panels))
+    for ax, (title, columns) in zip(axes, panels.items(), strict=True):
+        for (name, of_server), side in zip(servers, ("after", "before"), strict=False):
+            for column, line in zip(columns, ("-", ":"), strict=False):
+                label = " ".join([name, *column.split()[1:]]).strip()
+                ax.plot(of_server["requests/s"], of_server[column], **SIDES[side], linestyle=line, label=label)
         ax.set_title(title, fontsize=SMALL + 1)
         ax.set_xlabel("requests/s", fontsize=SMALL)
         ax.set_xscale("log", base=2)
-        ax.set_xticks(rows["requests/s"], [f"{rate:g}" for rate in rows["requests/s"]])
+        rates = rows["requests/s"].unique()
+        ax.set_xticks(rates, [f"{rate:g}" for rate in rates])
         ax.set_ylim(0)
         ax.tick_params(labelsize=SMALL)
         ax.spines[["top", "right"]].set_visible(False)
-        if len(columns) > 1:
-            ax.legend(frameon=False, fontsize=SMALL)
+    axes[0].legend(frameon=False, fontsize=SMALL)
 
 
 def draw_replicas(ax: Axes, rows: pd.DataFrame) -> None:
