@@ -2,7 +2,9 @@
 
 import json
 import signal
+import sys
 import time
+from importlib import import_module
 from importlib.util import find_spec
 
 import pytest
@@ -22,6 +24,8 @@ def pytest_configure(config):
     if hasattr(options, "nbval_current_env"):
         options.nbval_current_env = True  # the Python that runs pytest, whatever kernels the machine has
         options.nbval_cell_timeout = LIMIT
+        if sys.platform == "linux":
+            import_module("tests.support.forked_kernels").use_them()
     if hasattr(options, "timeout") and options.timeout is None:
         options.timeout = LIMIT
 

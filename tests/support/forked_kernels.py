@@ -1,0 +1,103 @@
+"""Kernels that start in a second: forks of a process that has imported what every page imports.
+
+Each is a process of its own and imports the course itself. `python -m tests.support.forked_kernels` is the process that
+forks: it reads a line of JSON for each kernel, and writes its number.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+import jupyter_client.provisioning.local_provisioner as provisioner
+
+ROOT = Path(__file__).parents[2]
+# Not pandas: as it is imported it looks whether it is in a notebook.
+LIBRARIES = ("torch", "transformers", "transformers.models.gpt2", "matplotlib.axes", "ipykernel.kernelapp")
+
+
+class Kernel:
+    """What `subprocess.Popen` is to those who started a process; this one is another's child."""
+
+    stdin = stdout = stderr = returncode = None
+
+    def __init__(self, pid):
+        self.pid = pid
+
+    def poll(self):
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            self.returncode = 0
+        return self.returncode
+
+    def wait(self):
+        while self.poll() is None:
+            time.sleep(0.01)
+        return self.returncode
+
+    def send_signal(self, number):
+        os.kill(self.pid, number)
+
+    def terminate(self):
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self):
+        self.send_signal(signal.SIGKILL)
+
+
+@cache
+def forking():
+    """The process that forks; it ends when its input does, with this one."""
+    command = [sys.executable, "-m", __name__]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+
+
+def launch_kernel(cmd, env=None, cwd=None, **_):
+    process = forking()
+    process.stdin.write(json.dumps([cmd[cmd.index("-f") + 1], dict(env or os.environ), cwd]) + "\n")
+    process.stdin.flush()
+    return Kernel(int(process.stdout.readline()))
+
+
+def use_them():
+    """From now on Jupyter's clients in this process start kernels so."""
+    provisioner.launch_kernel = launch_kernel
+
+
+def serve():
+    os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")  # as every kernel has it
+    for name in LIBRARIES:
+        import_module(name)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the kernels
+    for line in sys.stdin:
+        pid = os.fork()
+        if pid:
+            os.setpgid(pid, pid)  # Jupyter interrupts the whole group
+            print(pid, flush=True)
+        else:
+            run(*json.loads(line))
+
+
+def run(connection_file, env, cwd):
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1):
+        os.dup2(nothing, number)
+    os.environ.clear()
+    os.environ.update(env)
+    if cwd:
+        os.chdir(cwd)
+    sys.path[0] = ""
+    sys.argv[:] = ["ipykernel_launcher.py", "-f", connection_file]
+    import_module("ipykernel.kernelapp").launch_new_instance()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    serve()
