@@ -2,7 +2,7 @@
 
 import json
 import threading
-from contextlib import contextmanager
+from contextlib import nullcontext
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pandas as pd
@@ -37,47 +37,34 @@ def test_requests_come_at_their_moments_with_all_their_tokens(server):
     assert len(measure_rates(Load(f"{server.url}/v1", 2, 5, 2), [100.0])) == 1
 
 
-@contextmanager
-def joining(events: int, tokens: int):
-    """The URL of a server whose answers have so many events, and by their usage so many tokens."""
+class Joining(BaseHTTPRequestHandler):
+    """A server that says how many tokens its events had."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def answer(self, text):
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.end_headers()
-            self.wfile.write(text.encode())
+    def do_GET(self, text='{"data": [{"id": "another"}]}'):
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.end_headers()
+        self.wfile.write(text.encode())
 
-        def do_GET(self):
-            self.answer(json.dumps({"data": [{"id": "another"}]}))
-
-        def do_POST(self):
-            self.rfile.read(int(self.headers["Content-Length"]))
-            usage = {"choices": [], "usage": {"completion_tokens": tokens}}
-            lines = [{"choices": [{"text": "x"}], "usage": None}] * events + [usage]
-            self.answer("".join(f"data: {json.dumps(line)}\n\n" for line in lines) + "data: [DONE]\n\n")
-
-        def log_message(self, *_):
-            pass
-
-    other = HTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=other.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{other.server_port}/v1"
-    other.shutdown()
-    other.server_close()
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        events, tokens = self.server.answer
+        lines = [{"choices": [{"text": "x"}], "usage": None}] * events
+        lines.append({"choices": [], "usage": {"completion_tokens": tokens}})
+        self.do_GET("".join(f"data: {json.dumps(line)}\n\n" for line in lines))
 
 
-def test_an_event_may_have_several_tokens():
-    with joining(events=3, tokens=5) as url:
-        (times,) = Load(url, 1, 4, 5).run(100)[1]
-    assert len(times.tokens) == 5
-    assert times.tokens[2] == times.tokens[3] == times.tokens[4]
-
-
-@pytest.mark.parametrize(("events", "tokens", "found"), [(3, 4, 4), (6, 5, 6)])
-def test_answers_of_another_length_give_no_figure(events, tokens, found):
-    with joining(events, tokens) as url, pytest.raises(RequestFailed, match=f"gave {found} tokens of 5"):
-        Load(url, 1, 4, 5).run(100)
+@pytest.mark.parametrize(("events", "tokens", "found"), [(3, 5, 5), (3, 4, 4), (6, 5, 6)])
+def test_an_event_may_have_several_tokens(events, tokens, found):
+    with HTTPServer(("127.0.0.1", 0), Joining) as other:
+        other.answer = events, tokens
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        load = Load(f"http://127.0.0.1:{other.server_port}/v1", 1, 4, 5)
+        with nullcontext() if found == 5 else pytest.raises(RequestFailed, match=f"gave {found} tokens of 5"):
+            (times,) = load.run(100)[1]
+            assert len(times.tokens) == 5
+            assert times.tokens[2] == times.tokens[3] == times.tokens[4]
+        other.shutdown()
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
-"""Kernels that start in a second: forks of a process that has imported what every page imports.
+"""Kernels that start in a second: forks of a process that has imported the large libraries, not the course.
 
-Each is a process of its own and imports the course itself. `python -m tests.support.forked_kernels` is the process that
-forks: it reads a line of JSON for each kernel, and writes its number.
+`python -m tests.support.forked_kernels` is that process: it reads a line of JSON for each kernel, and writes its number.
 """
 
 import json
@@ -10,11 +9,9 @@ import signal
 import subprocess
 import sys
 import time
-from functools import cache
+from functools import cache, partialmethod
 from importlib import import_module
 from pathlib import Path
-
-import jupyter_client.provisioning.local_provisioner as provisioner
 
 ROOT = Path(__file__).parents[2]
 # Not pandas: as it is imported it looks whether it is in a notebook.
@@ -44,30 +41,21 @@ class Kernel:
     def send_signal(self, number):
         os.kill(self.pid, number)
 
-    def terminate(self):
-        self.send_signal(signal.SIGTERM)
-
-    def kill(self):
-        self.send_signal(signal.SIGKILL)
+    terminate = partialmethod(send_signal, signal.SIGTERM)
+    kill = partialmethod(send_signal, signal.SIGKILL)
 
 
 @cache
 def forking():
     """The process that forks; it ends when its input does, with this one."""
-    command = [sys.executable, "-m", __name__]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, "-m", __name__], cwd=ROOT, **pipes)
 
 
 def launch_kernel(cmd, env=None, cwd=None, **_):
-    process = forking()
-    process.stdin.write(json.dumps([cmd[cmd.index("-f") + 1], dict(env or os.environ), cwd]) + "\n")
-    process.stdin.flush()
-    return Kernel(int(process.stdout.readline()))
-
-
-def use_them():
-    """From now on Jupyter's clients in this process start kernels so."""
-    provisioner.launch_kernel = launch_kernel
+    """In the place of Jupyter's own."""
+    print(json.dumps([cmd[cmd.index("-f") + 1], dict(env or os.environ), cwd]), file=forking().stdin, flush=True)
+    return Kernel(int(forking().stdout.readline()))
 
 
 def serve():
@@ -86,16 +74,14 @@ def serve():
 
 def run(connection_file, env, cwd):
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    nothing = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1):
-        os.dup2(nothing, number)
+        os.dup2(os.open(os.devnull, os.O_RDWR), number)
     os.environ.clear()
     os.environ.update(env)
     if cwd:
         os.chdir(cwd)
     sys.path[0] = ""
-    sys.argv[:] = ["ipykernel_launcher.py", "-f", connection_file]
-    import_module("ipykernel.kernelapp").launch_new_instance()
+    import_module("ipykernel.kernelapp").launch_new_instance(["-f", connection_file])
     os._exit(0)
 
 
