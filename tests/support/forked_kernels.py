@@ -1,6 +1,6 @@
 """Kernels that start in a second: forks of a process that has imported the large libraries, not the course.
 
-`python -m tests.support.forked_kernels` is that process: it reads a line of JSON for each kernel, and writes its number.
+`python -m tests.support.forked_kernels` is that process: it reads a line of JSON for a kernel, and writes its number.
 """
 
 import json
