@@ -24,7 +24,7 @@ def pytest_configure(config):
     if hasattr(options, "nbval_current_env"):
         options.nbval_current_env = True  # the Python that runs pytest, whatever kernels the machine has
         options.nbval_cell_timeout = LIMIT
-        if sys.platform == "linux":
+        if sys.platform == "linux" and find_spec("tests"):
             provisioner = import_module("jupyter_client.provisioning.local_provisioner")
             provisioner.launch_kernel = import_module("tests.support.forked_kernels").launch_kernel
     if hasattr(options, "timeout") and options.timeout is None:
