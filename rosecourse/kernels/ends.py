@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from .dependent_launch import depend
-from .linear import add_product, ask_for, leave_stats, normed, stats_of
+from .linear import ask_for, leave_stats, normed, stats_of, stream_step
 
 
 @triton.jit(
@@ -44,21 +44,17 @@ def head_kernel(
     of columns, which ends anywhere, each number would be stored by itself.
     """
     start, programs = tl.program_id(1), tl.num_programs(1)
-    m, c, k = tl.program_id(0) * BM + tl.arange(0, BM), tl.arange(0, BN), tl.arange(0, BK)
+    m, c = tl.program_id(0) * BM + tl.arange(0, BM), tl.arange(0, BN)
     in_rows, m_read = m < rows, tl.minimum(m, rows - 1)
-    STEPS: tl.constexpr = (K + BK - 1) // BK
     TILES: tl.constexpr = (V + BN - 1) // BN
     if PDL:
         ask_for(w_ptr + start.to(tl.int64) * BN * K, tl.minimum(c, V - 1 - start * BN), 0, K, K)
     depend(PDL)
     first, means, squares = stats_of(stats_ptr, m, K, WIDTH, TILES2)
     acc = tl.zeros((BM, BN), tl.float32)
-    for i in tl.range(0, (TILES - start + programs - 1) // programs * STEPS, num_stages=STAGES):
-        tile, step = start + i // STEPS * programs, i % STEPS
-        c_read = tl.minimum(c, V - 1 - tile * BN)
-        w_tile_ptr = w_ptr + tile.to(tl.int64) * BN * K
-        acc = add_product(acc, x_ptr, w_tile_ptr, m_read, c_read, step * BK + k, K, K % BK == 0, FLOAT32)
-        if step == STEPS - 1:
+    for i in tl.range(0, tl.cdiv(TILES - start, programs) * tl.cdiv(K, BK), num_stages=STAGES):
+        acc, tile, whole = stream_step(acc, i, start, programs, x_ptr, w_ptr, m_read, V, K, FLOAT32, BN, BK)
+        if whole:
             n = tile * BN + c
             in_columns = n < V
             bias = tl.load(bias_ptr + n, mask=in_columns, other=0.0)

@@ -199,6 +199,20 @@ def linear_kernel(
             leave_stats(new_stats_ptr, kept, tile_n, m, in_rows, N, BN)
 
 
+@triton.jit
+def stream_step(
+    acc, i, start, programs, x_ptr, w_ptr, m, N: tl.constexpr, K: tl.constexpr, FLOAT32: tl.constexpr,
+    BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """Step i of a program's tiles start, start + programs ...: the sum so far, the tile, and whether it is whole."""
+    STEPS: tl.constexpr = (K + BK - 1) // BK
+    tile, step = start + i // STEPS * programs, i % STEPS
+    c_read = tl.minimum(tl.arange(0, BN), N - 1 - tile * BN)
+    w_tile_ptr = w_ptr + tile.to(tl.int64) * BN * K
+    acc = add_product(acc, x_ptr, w_tile_ptr, m, c_read, step * BK + tl.arange(0, BK), K, K % BK == 0, FLOAT32)
+    return acc, tile, step == STEPS - 1
+
+
 @triton.jit(do_not_specialize=["rows"])
 def linear_stream_kernel(
     x_ptr, w_ptr, bias_ptr, colsum_ptr, stats_ptr, out_ptr, rows, eps,
@@ -211,22 +225,17 @@ def linear_stream_kernel(
     All tiles are one loop, which reads ahead from a tile into the next: between two, too, the memory has work.
     """
     start, programs = tl.program_id(1), tl.num_programs(1)
-    m, c, k = tl.program_id(0) * BM + tl.arange(0, BM), tl.arange(0, BN), tl.arange(0, BK)
+    m, c = tl.program_id(0) * BM + tl.arange(0, BM), tl.arange(0, BN)
     m_read = tl.minimum(m, rows - 1)
-    STEPS: tl.constexpr = (K + BK - 1) // BK
-    TILES: tl.constexpr = (N + BN - 1) // BN
     EACH: tl.constexpr = 2 if GATED else 1
     if PDL:
         ask_for(w_ptr + start.to(tl.int64) * BN * K, tl.minimum(c, N - 1 - start * BN), 0, K, K)
     depend(PDL)
     first, means, squares = stats_of(stats_ptr, m, K, WIDTH, TILES2)
     acc = tl.zeros((BM, BN), tl.float32)
-    for i in tl.range(0, (TILES - start + programs - 1) // programs * STEPS, num_stages=STAGES):
-        tile, step = start + i // STEPS * programs, i % STEPS
-        c_read = tl.minimum(c, N - 1 - tile * BN)
-        w_tile_ptr = w_ptr + tile.to(tl.int64) * BN * K
-        acc = add_product(acc, x_ptr, w_tile_ptr, m_read, c_read, step * BK + k, K, K % BK == 0, FLOAT32)
-        if step == STEPS - 1:
+    for i in tl.range(0, tl.cdiv(tl.cdiv(N, BN) - start, programs) * tl.cdiv(K, BK), num_stages=STAGES):
+        acc, tile, whole = stream_step(acc, i, start, programs, x_ptr, w_ptr, m_read, N, K, FLOAT32, BN, BK)
+        if whole:
             n = tile * BN + c
             bias = tl.load(bias_ptr + n, mask=n < N, other=0.0)
             colsum = bias if RMS else tl.load(colsum_ptr + n, mask=n < N, other=0.0)

@@ -95,13 +95,12 @@ def measure_rates(load: Load, rates: Sequence[float]) -> pd.DataFrame:
 def row_of(load: Load, rate: float, model: str, times: Sequence[SessionTimes]) -> dict[str, str | float]:
     """The row of `measure_rates` for a run."""
     seconds = max(one.tokens[-1] for one in times) - min(one.submitted for one in times)
-    row: dict[str, str | float] = {
-        "model": model,
-        "requests/s": rate,
-        "requests": len(times),
+    row: dict[str, str | float] = {"model": model, "requests/s": rate, "requests": len(times)}
+    row |= {
         "prompt": load.prompt_tokens,
+        "new": load.new_tokens,
+        "tokens/s": throughput(load.num_requests * load.new_tokens, seconds),
     }
-    row |= {"new": load.new_tokens, "tokens/s": throughput(load.num_requests * load.new_tokens, seconds)}
     for name, samples in per_request([times]).items():
         if name in ("ttft", "tpot", "itl"):
             for percent in (50, 99):
