@@ -231,7 +231,7 @@ def _measure(
         except RequestFailed as error:
             raise RequestFailed(f"{name}: {error}") from error
         seen.append(run)
-        _require_same_work(engine, workload, seen[0], run)
+        _require_same_work(engine, workload, runner, seen[0], run)
         return run
 
     runs_of_each = interleave_all([partial(work, *one) for one in engines.items()], rounds)
@@ -240,10 +240,11 @@ def _measure(
     return samples, replace(conditions, same_tokens=all(run.completions == seen[0].completions for run in seen))
 
 
-def _require_same_work(engine: InferenceEngine, workload: Workload, first: Run, run: Run) -> None:
+def _require_same_work(engine: InferenceEngine, workload: Workload, runner: Runner, first: Run, run: Run) -> None:
     """Raise `RosecourseError` for other tokens than the first run's, where rounding cannot be the reason."""
-    # In float16 rounding may differ where the batches do: with timed arrivals, or prefixes from a run before.
-    batches_alike = all(request.arrival == 0 for request in workload.requests) and engine.prefix_cache is None
+    # In float16 rounding may differ where the batches do: with arrivals over time, or prefixes from a run before.
+    at_once = runner is run_scheduler and all(request.arrival == 0 for request in workload.requests)
+    batches_alike = at_once and engine.prefix_cache is None
     exact = batches_alike or engine.model.dtype == torch.float32
     one, other = ([len(times.tokens) for times in each.times] for each in (first, run))
     if one != other or (exact and run.completions != first.completions):
