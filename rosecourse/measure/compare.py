@@ -20,7 +20,7 @@ from .metrics import UNITS
 from .provenance import device_name
 from .samples import Samples, figure_name
 from .stats import Ratio, interleave_all, ratio
-from .workload import Run, Runner, Workload, run_scheduler
+from .workload import Run, Runner, Workload, run_scheduler, run_streaming
 
 Figures = Callable[[Samples], list[float]]  # of each run
 SAME = "the same engine twice"  # what tables and plots call the control
@@ -243,7 +243,7 @@ def _measure(
 def _require_same_work(engine: InferenceEngine, workload: Workload, runner: Runner, first: Run, run: Run) -> None:
     """Raise `RosecourseError` for other tokens than the first run's, where rounding cannot be the reason."""
     # In float16 rounding may differ where the batches do: with arrivals over time, or prefixes from a run before.
-    at_once = runner is run_scheduler and all(request.arrival == 0 for request in workload.requests)
+    at_once = runner is not run_streaming and all(request.arrival == 0 for request in workload.requests)
     batches_alike = at_once and engine.prefix_cache is None
     exact = batches_alike or engine.model.dtype == torch.float32
     one, other = ([len(times.tokens) for times in each.times] for each in (first, run))
