@@ -2,6 +2,7 @@
 
 import gc
 import os
+from functools import cache
 
 import torch
 
@@ -14,11 +15,21 @@ from hypothesis import settings
 from transformers import GPT2LMHeadModel
 
 from rosecourse import OnlineScheduler, load_model
+from rosecourse.kernels import TRITON_AVAILABLE
 from rosecourse.models.load import SHIPPED_MODEL
 from tests.support.managers import managers
 from tests.support.oracles import hf_random_gpt2
 from tests.support.scheduling import make_engine
 from tests.support.small_models import from_transformers
+
+if TRITON_AVAILABLE:
+    from triton.runtime import interpreter
+
+    # It prepares the language for a function whenever a kernel calls it, a third of a test's time. Once is enough.
+    prepared = cache(interpreter._patch_lang)
+    interpreter.InterpretedFunction.__call__ = lambda self, *args, **named: (
+        prepared(self.fn) and self.rewrite()(*args, **named)
+    )
 
 settings.register_profile("fixed", derandomize=True)  # the same examples in every run
 settings.load_profile("fixed")

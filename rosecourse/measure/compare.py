@@ -244,8 +244,7 @@ def _require_same_work(engine: InferenceEngine, workload: Workload, runner: Runn
     """Raise `RosecourseError` for other tokens than the first run's, where rounding cannot be the reason."""
     # In float16 rounding may differ where the batches do: with arrivals over time, or prefixes from a run before.
     at_once = runner is not run_streaming and all(request.arrival == 0 for request in workload.requests)
-    batches_alike = at_once and engine.prefix_cache is None
-    exact = batches_alike or engine.model.dtype == torch.float32
+    exact = engine.model.dtype == torch.float32 or (at_once and engine.prefix_cache is None)
     one, other = ([len(times.tokens) for times in each.times] for each in (first, run))
     if one != other or (exact and run.completions != first.completions):
         raise RosecourseError("the engines give different tokens: a comparison of times would mean nothing")

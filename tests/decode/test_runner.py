@@ -39,6 +39,7 @@ def test_a_padded_step_is_no_wider_than_the_cache(small_model):
             step(engine, sessions)
         made.append(sessions[0].completion_ids)
     assert made[1:] == made[:1] * 3
+    assert engine.decode_step.runner.memory_bytes == 0
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """InferenceEngine: forks, audits, prompts of every kind, streams, and what a prefill sends to the device."""
 
+import sys
 from unittest.mock import patch
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 
 from rosecourse import BlockError, InferenceEngine, RequestError, SamplingParams
 from rosecourse.decode import prefill
+from rosecourse.engine import engine as engine_module
 from rosecourse.kv import blocks as one_table
 from tests.support.hazards import Driver
 from tests.support.oracles import prompts_of
@@ -35,6 +37,31 @@ def test_fork_has_limits_of_its_own_and_the_draws_of_its_seed(small_model):
     for each in live:
         engine.free(each)
     engine.audit([])
+
+
+def test_fork_past_its_own_limit_has_a_block_for_its_next_token(small_model):
+    driver = Driver(small_model, "071")
+    (session,) = driver.start([1, 2, 3], new=20)
+    for _ in range(4):
+        driver.step()
+    fork = driver.engine.fork(session, SamplingParams(max_new_tokens=1))
+    assert fork.most_tokens == len(session.token_ids) + 1
+
+
+def test_a_text_that_cannot_fit_is_not_tokenized(model, monkeypatch):
+    engine = make_engine(model, max_seq_len=64)
+    monkeypatch.setattr(engine_module, "encode", None)
+    with pytest.raises(RequestError, match="the prompt has 200000 characters"):
+        engine.tokenize("ab" * 100_000)
+
+
+def test_nobody_holds_a_session_that_was_freed_before_its_token(small_model):
+    engine = make_engine(small_model)
+    session = engine.new_session([1, 2, 3])
+    held = sys.getrefcount(session)
+    engine.prefill([session])
+    engine.free(session)
+    assert sys.getrefcount(session) == held
 
 
 @pytest.mark.parametrize("rung", ["061", "065"])

@@ -188,6 +188,7 @@ SETTINGS = {  # that cannot be
     },
 }
 OTHERS = {  # error, call, words that must be there
+    "no model": (CONFIG, lambda w: InferenceEngine("gpt2"), "model is 'gpt2'"),
     # -- lists and logits
     "prefill a session": (CONFIG, lambda w: w.engine.prefill(w.new)),
     "launch a session": (CONFIG, lambda w: w.engine.launch(w.a)),

@@ -50,6 +50,7 @@ def test_samples_are_those_of_requests_of_their_own(small_model, rung, params, c
     assert all(got[sample] == sample.completion_ids for session in sessions for sample in session.samples)
     assert [(s.finish_reason, s.completion_ids, s.times.tokens) for s in bad.samples] == [("error", [], [])] * 3
     assert set(scheduler.failed) == {*bad.samples}
+    assert all(sample.times.submitted == s.times.submitted > 0 for s in sessions for sample in s.samples)
     assert (scheduler.stats.preemptions > 0) == ("num_blocks" in config)
     engine.audit([])
     assert engine.kv.num_available() == engine.kv.num_blocks

@@ -61,6 +61,21 @@ def test_no_token_is_chosen_from_nan(dtype, bad, place):
     assert sample(logits[well], [params[b] for b in well], [4, 6]) == [expected, 1]
 
 
+@pytest.mark.parametrize("rung", RUNGS)
+def test_no_rung_takes_a_token_from_nan(small_model, rung):
+    """Hazard 34: the call changes nothing, and goes on with the right logits."""
+    driver = Driver(small_model, rung)
+    sessions = driver.start_lengths(3, 4, 5)
+    logits = driver.engine.decode_step_sessions(sessions)
+    bad = logits.clone()
+    bad[1, 7] = torch.nan
+    with pytest.raises(LogitsError) as caught:
+        driver.engine.take_tokens(sessions, bad)
+    assert caught.value.rows == [1]
+    driver.engine.take_tokens(sessions, logits)
+    assert [session.token_ids[-1] for session in sessions] == logits.argmax(1).tolist()
+
+
 def test_tiny_temperature_is_greedy_among_what_is_not_ruled_out():
     params = SamplingParams(temperature=1e-36)
     assert [choose(LOGITS * 1e4, params, draw(0, position)) for position in range(20)] == [1] * 20

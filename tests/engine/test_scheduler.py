@@ -13,6 +13,7 @@ from rosecourse.engine import queues
 from rosecourse.engine import scheduler as module
 from rosecourse.engine.queues import Queue
 from rosecourse.request.session import InferenceSession
+from tests.support.late_device import BEHIND
 from tests.support.oracles import prompts_of
 from tests.support.scheduling import BLOCK, check, make_engine, run, submit
 
@@ -47,6 +48,39 @@ def test_step_admits_what_fits_and_preempts_nobody(small_model, number, kind, se
     assert found == counts
     assert scheduler.stats.preemptions == 0
     assert {session.finish_reason for session in sessions} == {"length"}
+
+
+def test_schedulers_take_turns_in_one_engine(small_model):
+    """Each step of one comes while a step of the other is in flight, whose tokens are not its own."""
+    alone = [run_alone(small_model, 0), run_alone(small_model, 1)]
+    engine = make_engine(small_model, BEHIND, prefix_cache=False)
+    schedulers = [OnlineScheduler(engine) for _ in "12"]
+    sessions = [submit(scheduler, LENGTHS[n], 8) for n, scheduler in enumerate(schedulers)]
+    while any(scheduler.has_work for scheduler in schedulers):
+        for scheduler in schedulers:
+            scheduler.step()
+    assert [[session.completion_ids for session in each] for each in sessions] == alone
+    engine.audit([])
+
+
+LENGTHS = ([3, 4], [5, 9])
+
+
+def run_alone(model, number):
+    scheduler = OnlineScheduler(make_engine(model, prefix_cache=False))
+    sessions = submit(scheduler, LENGTHS[number], 8)
+    run(scheduler)
+    return [session.completion_ids for session in sessions]
+
+
+def test_sessions_of_a_queue_have_numbers_from_both_ends():
+    queue = Queue()
+    for name in "abc":
+        queue.append(name)
+    assert [queue[number] for number in (0, 2, -1, -3)] == ["a", "c", "c", "a"]
+    for number in (3, -4):
+        with pytest.raises(IndexError):
+            queue[number]
 
 
 def test_times_are_those_of_prefill_and_of_decode_steps(small_model, monkeypatch):

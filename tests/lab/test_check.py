@@ -118,7 +118,7 @@ class Leaves(l038.KVAppend):
 )
 def test_a_part_that_hangs_or_ends_the_process_is_told_with_its_line(part, says, monkeypatch):
     monkeypatch.setattr(apart, "WORK_LIMIT", 1.0)
-    monkeypatch.setattr(apart, "WAIT_LIMIT", 2)
+    monkeypatch.setattr(apart, "WAIT_LIMIT", 1)
     assert says in str(check(part, "038"))
 
 
