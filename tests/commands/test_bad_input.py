@@ -139,7 +139,7 @@ def test_prompt_from_standard_input_ends_before_its_line_break(capsys, monkeypat
     assert texts[0].startswith("My dear")
 
 
-def test_terminal_when_it_lacks_a_character_shows_a_question_mark(monkeypatch):
+def test_terminal_that_lacks_a_character_shows_a_question_mark(monkeypatch):
     out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr("sys.stdout", out)
     assert generate.main([*HELLO, "--prompt", "Émile"]) == 0

@@ -3,6 +3,7 @@
 import warnings
 
 import pytest
+import torch
 
 from rosecourse import BEST, ConfigError, InferenceEngine, lesson
 from rosecourse.decode.runner import buckets_up_to
@@ -39,7 +40,17 @@ def test_a_padded_step_is_no_wider_than_the_cache(small_model):
             step(engine, sessions)
         made.append(sessions[0].completion_ids)
     assert made[1:] == made[:1] * 3
-    assert engine.decode_step.runner.memory_bytes == 0
+
+
+@pytest.mark.parametrize("rung", ["066", "071"])
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU has graphs")
+def test_where_there_are_no_graphs_nothing_is_said_of_them(small_model, rung):
+    engine = engine_of(small_model, lesson(rung).after)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        step(engine, sessions_of(engine, [3, 4], temperature=1.0))
+    runner = engine.decode_step.runner
+    assert (runner.graphs, runner.memory_bytes) == ({}, 0)
 
 
 @pytest.mark.parametrize(

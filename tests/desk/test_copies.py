@@ -62,7 +62,7 @@ def test_a_copy_in_which_nothing_is_written_is_renewed(copies, was_run):
     assert copies.renew() == []
 
 
-def test_the_outputs_of_the_learners_run_stay_while_the_lesson_is_the_same(copies):
+def test_outputs_of_a_learners_run_stay_with_the_lesson(copies):
     for name, source in (("036_tables.ipynb", "a = 1"), ("038_append.ipynb", "b = 1")):
         write_notebook(copies.originals / name, source, outputs=[{"text": "the course's"}])
     rerun(copies.folder / "038_append.ipynb")
@@ -86,7 +86,7 @@ def test_what_is_written_is_kept_whatever_the_course_does(copies, written):
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"cells": 3}', "[" * 100_000, None], ids=range(6))
-def test_where_nobody_knows_what_a_copy_was_made_from_nothing_that_differs_is_overwritten(copies, damage):
+def test_copy_of_unknown_origin_is_not_overwritten(copies, damage):
     for made in (copies.folder / MADE_FROM).iterdir():
         made.unlink() if damage is None else made.write_text(damage)
     write_notebook(copies.folder / "036_tables.ipynb", "mine")

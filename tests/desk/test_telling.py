@@ -22,7 +22,7 @@ def test_a_check_is_told_if_it_passes(desk, passes, monkeypatch):
     assert bool(my_progress().get("038", {}).get("built")) == passes
 
 
-def test_a_run_is_told_with_what_the_part_gained_once_it_is_built(desk, small_model, monkeypatch):
+def test_run_is_told_with_its_gain_once_the_part_is_built(desk, small_model, monkeypatch):
     monkeypatch.setattr(own_run, "WORK", {"038": LiveWork(requests=(2, 2), new_tokens=(4, 4))})
     monkeypatch.setattr(own_run, "PAIRS", 2)
     part = solution_of("038")

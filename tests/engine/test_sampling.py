@@ -63,7 +63,7 @@ def test_no_token_is_chosen_from_nan(dtype, bad, place):
 
 @pytest.mark.parametrize("rung", RUNGS)
 def test_no_rung_takes_a_token_from_nan(small_model, rung):
-    """Hazard 34: the call changes nothing, and goes on with the right logits."""
+    """The call changes nothing, and goes on with the right logits."""
     driver = Driver(small_model, rung)
     sessions = driver.start_lengths(3, 4, 5)
     logits = driver.engine.decode_step_sessions(sessions)

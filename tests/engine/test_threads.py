@@ -11,7 +11,7 @@ import pytest
 from rosecourse import OnlineScheduler, QueueFull, SchedulerClosed, SchedulerManager
 from tests.support.managers import LIMIT, LONG, Gate, ids, in_threads, managers, params
 from tests.support.oracles import prompts_of
-from tests.support.scheduling import make_engine
+from tests.support.scheduling import make_engine, submit
 
 
 @pytest.mark.parametrize("drains", [(True,) * 4, (True, False, True, False)])
@@ -146,3 +146,14 @@ def test_submitters_readers_and_cancellers_at_once(small_model):
     assert counts["refused"]
     assert counts["cancelled"]
     assert not manager._stepper.mailboxes
+
+
+def test_a_session_that_nobody_reads_keeps_no_token_from_others(scheduler, manage):
+    """It was submitted before there was a manager."""
+    (unread,) = submit(scheduler, [3], 6)
+    manager = manage()
+    streams = [manager.submit(prompt, params(6)) for prompt in prompts_of([4, 5], 211)]
+    expected = [len(ids(stream)) for stream in streams]
+    assert expected == [6, 6]
+    manager.close(drain=True)
+    assert len(unread.completion_ids) == 6

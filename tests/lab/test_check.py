@@ -44,7 +44,7 @@ def test_parts_of_later_lessons_in_other_styles_are_right(number, part):
 
 
 @pytest.mark.parametrize("path", whole_parts("right"), ids=lambda path: path.stem)
-def test_right_parts_by_eyes_that_have_not_seen_the_check_pass(path):
+def test_right_parts_by_eyes_new_to_the_check_pass(path):
     number = path.name[:3]
     if number == "061" and not TRITON_AVAILABLE:
         pytest.skip("Triton exists for Linux only")
@@ -58,7 +58,7 @@ class MyTables(l036.BlockTables):
         return super().get_paged_block_table_row_cpu(table, layer_idx=layer_idx, offset=offset)
 
 
-def test_a_subclass_of_a_class_of_the_ladder_passes_and_so_does_the_number_without_its_zero():
+def test_subclass_of_a_rungs_class_passes_without_a_zero_too():
     verdict = check(MyTables, "36")
     assert verdict.passed, verdict
     assert "whole engines" in str(verdict)
@@ -116,13 +116,13 @@ class Leaves(l038.KVAppend):
     ("part", "says"),
     [(Hangs, "it hangs\n  in line"), (Sleeps, "it hangs\n  in line"), (Leaves, "with exit code 3\n  in line")],
 )
-def test_a_part_that_hangs_or_ends_the_process_is_told_with_its_line(part, says, monkeypatch):
+def test_part_that_hangs_or_exits_is_told_with_its_line(part, says, monkeypatch):
     monkeypatch.setattr(apart, "WORK_LIMIT", 1.0)
     monkeypatch.setattr(apart, "WAIT_LIMIT", 1)
     assert says in str(check(part, "038"))
 
 
-def test_what_is_no_class_and_a_lesson_without_a_part_cost_one_line():
+def test_check_of_what_is_no_part_costs_one_line():
     assert "check wants the class itself: check(MyPart, '038'), not an object of int" in str(check(3, "038"))
     with pytest.raises(LessonError, match="replaces no part"):
         check(Swaps, "035")

@@ -51,7 +51,7 @@ def test_a_wrong_part_is_refused(number, wrong):
 
 
 @pytest.mark.parametrize("path", whole_parts("wrong, which a CPU can show"), ids=lambda path: path.stem)
-def test_a_wrong_part_by_eyes_that_have_not_seen_the_check_is_refused(path):
+def test_wrong_part_by_eyes_new_to_the_check_is_refused(path):
     number = path.name[:3]
     if number == "061" and not TRITON_AVAILABLE:
         pytest.skip("Triton exists for Linux only")

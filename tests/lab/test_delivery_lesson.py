@@ -110,7 +110,7 @@ def test_the_command_takes_a_delivery(tmp_path, capsys):
     assert "a whole engine with 30 threads that read: all get the tokens of the baseline" in said
 
 
-def test_the_exercise_the_check_and_the_engines_own_delivery_wake_as_many():
+def test_exercise_check_and_engine_wake_as_many():
     assert exercise_of("068").most_wakes == solution_of("068").most_wakes == MOST_WAKES
     model = DeliveryInTurns(InTurns)
     model.start("asleep", 20)
@@ -120,7 +120,7 @@ def test_the_exercise_the_check_and_the_engines_own_delivery_wake_as_many():
     assert (model.most, model.for_nothing) == (MOST_WAKES, 0)
 
 
-def test_the_engines_own_delivery_has_no_clock_here_and_a_learners_stays_what_it_is():
+def test_engines_delivery_has_no_clock_and_a_learners_stays():
     parts, device = lesson("068").after, torch.device("cpu")
     assert parts.delivery is BEST.delivery
     assert DeliveryStories.engine(parts, device).delivery is InTurns
@@ -128,7 +128,7 @@ def test_the_engines_own_delivery_has_no_clock_here_and_a_learners_stays_what_it
     assert DeliveryStories.engine(mine, device) is mine
 
 
-def test_a_mailbox_in_which_nothing_lies_is_false_as_the_engines_are():
+def test_mailbox_that_is_empty_is_false_as_the_engines_are():
     for box in (Box("A"), Reader("A", "asleep", DeliveryInTurns(QueueAndSet))):
         assert not box
         box.put("word")
@@ -140,7 +140,7 @@ def test_a_mailbox_in_which_nothing_lies_is_false_as_the_engines_are():
 # -- the hunt ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_hunts_delivery_forgets_those_who_were_asleep_when_the_work_ended(model):
+def test_hunts_delivery_forgets_those_asleep_when_work_ends(model):
     right, broken = ([*map(Counter, moments)] for moments in zip(*played(model), strict=True))
     behind = [{name for name in NAMES if broken[n][name] < right[n][name]} for n in range(len(right))]
     first = next(n for n, names in enumerate(behind) if names)

@@ -85,7 +85,7 @@ def test_copies_for_each_query_head_lack_the_idea(part):
     assert said.endswith("with the course's part: 8")
 
 
-def test_the_hunt_has_right_values_and_keys_of_the_right_length_when_the_session_is_back():
+def test_hunts_heads_have_values_and_keys_of_the_right_length():
     bug = hunt("073")
     right, broken = bug.engines()
     for moment, (ours, theirs) in enumerate(zip(bug.scene(right), bug.scene(broken), strict=True)):

@@ -94,7 +94,7 @@ def test_other_traffic_is_right(number, more, is_wrong, model):
 
 
 @needs_triton
-def test_061_wants_its_kernels_and_below_the_threshold_does_no_harm(model, monkeypatch):
+def test_061_below_its_threshold_does_no_harm(model, monkeypatch):
     found = hunt("061")
     config = replace(found.config, triton_kv_append_min_batch=4)
     engines = [InferenceEngine(model, config, parts) for parts in (found.right, found.broken)]

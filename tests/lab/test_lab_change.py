@@ -7,7 +7,7 @@ from rosecourse.lab import change
 from rosecourse.lab.exercises import page
 
 
-def test_it_is_folded_until_check_has_passed_and_what_is_saved_does_not_depend_on_it(monkeypatch):
+def test_change_is_folded_until_check_has_passed(monkeypatch):
     monkeypatch.setattr(page, "PASSED", set())
     shown = change("036")
     folded = repr(shown)

@@ -24,7 +24,7 @@ FEW = 12  # stories
 
 
 @EACH
-def test_the_untouched_cell_is_right_and_lacks_the_idea_and_the_solution_has_it(number):
+def test_untouched_cell_lacks_the_idea_and_the_solution_has_it(number):
     if lesson(number).kernels and not TRITON_AVAILABLE:
         pytest.skip("Triton exists for Linux only")
     trial, untouched, solved = trial_of(number), exercise_of(number), solution_of(number)
@@ -60,7 +60,7 @@ def test_the_solution_is_the_lessons_own_part(number):
 
 
 @needs_triton
-def test_check_says_plainly_that_a_gate_before_the_kernel_launches_one_that_writes_nothing():
+def test_check_when_a_launched_kernel_writes_nothing_says_so():
     gate = solution("061")
     verdict = check(part_in(exercise("061") + "\n\n" + gate[gate.index("class MyKVAppend") :]), "061")
     assert "K must be A0; found: unchanged" in str(verdict)

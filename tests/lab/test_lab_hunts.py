@@ -30,7 +30,7 @@ def _one_model(model, monkeypatch):
 
 
 @EACH
-def test_a_hunt_tells_its_symptom_and_what_to_find_and_nothing_of_the_answer(number):
+def test_hunt_tells_its_symptom_and_nothing_of_the_answer(number):
     found, text = hunt(number), str(hunt(number))
     assert all(words in text for words in (found.symptom, *found.questions.values(), *found.bug.tools))
     told = " ".join([text, *found.bug.hints.values()])
@@ -79,7 +79,7 @@ def test_the_colleagues_files_are_formatted_and_lint(tmp_path):
 
 
 @EACH
-def test_the_right_answer_is_accepted_a_wrong_one_gets_a_hint_and_none_is_wanted(number):
+def test_right_answer_is_accepted_and_a_wrong_one_gets_a_hint(number):
     found = hunt(number)
     right = {name: sorted(truth)[0] for name, truth in found._truth.items()}
     assert found.answer(**right).found
@@ -117,7 +117,7 @@ def test_answers_of_another_kind_are_wrong(model):
     assert "✗" in told._repr_html_()
 
 
-def test_a_piece_of_text_points_at_a_line_if_it_stands_on_that_one_alone():
+def test_text_points_at_a_line_if_it_stands_there_alone():
     found = hunt("036")
     assert "line: right" in found.answer(line="entries[-1]").lines
     assert "line: right" not in found.answer(line="ids[-1]").lines

@@ -29,7 +29,7 @@ def test_a_difference_in_words(said, found, words):
     assert words in str(reveal({"it": found}))
 
 
-def test_predicted_and_found_stand_side_by_side_and_the_last_word_counts():
+def test_prediction_stands_beside_what_was_found():
     predict("calls", 16)
     predict("calls", 96)
     predict("<b>", ...)

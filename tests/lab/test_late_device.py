@@ -28,7 +28,7 @@ def host():
     return torch.zeros(4, dtype=torch.int64)
 
 
-def test_nothing_is_done_before_somebody_waits_and_then_no_more_than_that():
+def test_nothing_is_done_before_somebody_waits():
     told, first, second = Told(), host(), host()
     events = []
     for number, memory in ((1, first), (2, second)):
@@ -88,7 +88,7 @@ def test_what_needs_no_number_needs_no_wait():
     assert told.device.idle_waits == told.device.done == 0
 
 
-def test_a_copy_on_the_device_keeps_what_the_next_step_overwrites():
+def test_copy_on_the_device_keeps_what_a_step_overwrites():
     told, memory = Told(), host()
     told.step(1)
     kept = told.tokens.clone()

@@ -106,7 +106,7 @@ def test_an_interrupt_ends_the_run(small_model):
         your_run(Interrupted, "038", small_model)
 
 
-def test_in_half_precision_the_tokens_of_operations_are_compared_in_single(monkeypatch, model):
+def test_operations_in_16_bit_are_compared_in_float32(monkeypatch, model):
     asked = []
     monkeypatch.setattr(own_run, "load_model", lambda **which: asked.append(which) or model)
     half = GPT2(model.shape, {name: weight.half() for name, weight in model.weights.items()}, model.tokenizer, "half")

@@ -13,7 +13,7 @@ def said_by(capsys):
 
 
 @pytest.mark.parametrize(("number", "workload"), [("038", None), ("061", "C-scheduler")])
-def test_a_result_is_the_recorded_headline_and_the_command_behind_it(number, workload, capsys):
+def test_result_is_the_recorded_headline_and_its_command(number, workload, capsys):
     result(number, workload)
     found, said = recorded_comparison(number, workload), said_by(capsys)
     assert found.effect(*lesson(number).headline) in said
@@ -49,7 +49,7 @@ def test_counts_are_of_a_step_inside_a_block_or_at_its_begin():
     assert "<table" in inside._repr_html_()
 
 
-def test_started_sessions_have_one_token_and_each_step_gives_one_more(small_model):
+def test_started_sessions_get_one_token_more_in_each_step(small_model):
     _, engine = lesson("038").engines(small_model, EngineConfig(block_size=4, max_batch_size=4))
     sessions = start(engine, [[1, 2, 3], [4, 5, 6, 7, 8]], new_tokens=3)
     assert [len(one.completion_ids) for one in sessions] == [1, 1]

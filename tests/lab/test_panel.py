@@ -33,7 +33,7 @@ def test_it_starts_again(controls):
     assert assert_drawn(controls) == {"A": 3, "B": 6, "C": 9}
 
 
-def test_a_step_and_a_fork_are_drawn_and_the_chosen_session_stays(controls):
+def test_panel_after_a_step_and_a_fork_keeps_the_chosen_one(controls):
     controls.session.value = "B"
     controls.fork.click()
     assert controls.session.value == "B"
@@ -64,7 +64,7 @@ def test_without_a_session_the_controls_do_nothing(controls):
         assert controls.said.value.count("start again") == 1
 
 
-def test_a_session_with_all_its_tokens_ends_and_forks_fit_into_a_step(model):
+def test_panel_when_all_tokens_are_there_ends_the_session(model):
     ground = Playground(model)
     for name in "BC":
         ground.do(ground.end, name)

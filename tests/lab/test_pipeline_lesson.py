@@ -160,7 +160,7 @@ def test_right_ones_lack_nothing():
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3])
-def test_the_hunts_pipeline_is_wrong_only_after_an_odd_number_of_steps(steps, model):
+def test_hunts_pipeline_is_wrong_only_after_odd_steps(steps, model):
     """Steps of three rows, and then of two."""
 
     def play(engine):
@@ -182,7 +182,7 @@ def test_the_hunts_engines_are_both_one_step_behind(model):
     assert right.pipeline.steps_ahead == broken.pipeline.steps_ahead == 1
 
 
-def test_the_engines_own_pipeline_waits_on_a_cpu_and_a_learners_stays_what_it_is(small_model):
+def test_engines_pipeline_waits_on_a_cpu_and_a_learners_stays(small_model):
     rung = lesson("067")
     assert InferenceEngine(small_model, EngineConfig(max_batch_size=2), rung.after).pipeline.steps_ahead == 0
     parts = rung.after.with_(pipeline=given_pipeline.Given)

@@ -158,7 +158,7 @@ def test_graphs_of_a_device(monkeypatch):
 
 
 @pytest.mark.parametrize(("steps_between", "kinds"), [(0, 2), (1, 1), (-1, 1)])
-def test_the_hunts_runner_is_wrong_only_where_the_number_of_sessions_stays(steps_between, kinds, model):
+def test_hunts_runner_is_wrong_only_where_the_batch_size_stays(steps_between, kinds, model):
     found = hunt("066")
 
     def play(engine):

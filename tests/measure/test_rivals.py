@@ -42,7 +42,7 @@ def test_other_tokens_in_one_run_are_told_and_fewer_refused(small_model, monkeyp
         as_transformers(TagModel())
 
 
-def test_llama_from_its_folder_and_from_its_shape_makes_the_same_tokens():
+def test_llama_from_folder_and_shape_makes_the_same_tokens():
     model = load_model("tiny-llama", device="cpu")
     for folder in (model.folder, None):
         model.folder = folder

@@ -83,7 +83,7 @@ def test_greedy_tokens_are_those_of_transformers(pair, number, block):
     assert ours(model, number, block_size=block) == expected
 
 
-def test_tokens_are_the_same_up_to_the_context_and_after_preemptions(pair):
+def test_tokens_are_right_up_to_the_context_and_preempted(pair):
     folder, hf = pair
     model = load_model(folder, device="cpu")
     prompts = [[5, 900, 17, 4000], [8, 9, 10, 11]]
@@ -92,7 +92,7 @@ def test_tokens_are_the_same_up_to_the_context_and_after_preemptions(pair):
         assert ours(model, "071", prompts, 36, num_blocks=num_blocks) == expected
 
 
-def test_shipped_llama_writes_as_transformers_does_on_first_and_last_rung():
+def test_shipped_llama_on_both_end_rungs_equals_transformers():
     model = load_model("tiny-llama", device="cpu")
     hf = LlamaForCausalLM.from_pretrained(SHIPPED["tiny-llama"]).eval()
     prompt = model.tokenizer.encode("It is a truth universally acknowledged")

@@ -84,7 +84,7 @@ def test_timeline_has_every_range_and_kernel_at_its_time(ax):
     assert_readable(ax)
 
 
-def test_replays_lie_where_they_ran_and_the_text_says_what_is_idle(ax):
+def test_replays_lie_where_they_ran_and_idle_time_is_told(ax):
     before = timeline_of([("embed", "other", 0, 10), ("head", "matrix", 20, 60)], 100.0, plain_us=90.0)
     after = timeline_of([("embed", "other", 0, 10), ("head", "matrix", 5, 60)], 70.0, plain_us=68.0)
     draw_replays(ax, {"before": before, "after": after}, "two steps")
