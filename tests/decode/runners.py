@@ -3,7 +3,7 @@
 from rosecourse import EngineConfig, InferenceEngine, SamplingParams, lesson
 from rosecourse.decode.runner import EagerRunner
 from rosecourse.lab.checking.cpu_runners import FixedWidthForward
-from tests.support.graph_runners import CPUGraphRunner, PaddedRunner
+from tests.support.graph_runners import CPUGraphRunner, CPUGraphRunnerOf066, PaddedRunner
 
 PARTS = lesson("066").after
 FIXED = PARTS.with_(forward=FixedWidthForward)  # what a graph of a CPU can record
@@ -12,6 +12,7 @@ KINDS = {
     "eager": PARTS.with_(runner=EagerRunner),
     "padded": PARTS.with_(runner=PaddedRunner),
     "graphs": FIXED.with_(runner=CPUGraphRunner),
+    "graphs of 066": FIXED.with_(runner=CPUGraphRunnerOf066),
 }
 CONFIG = EngineConfig(block_size=4, max_batch_size=11, max_seq_len=24, num_blocks=60, prefix_cache=False)
 

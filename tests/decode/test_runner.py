@@ -9,7 +9,7 @@ from rosecourse import BEST, ConfigError, InferenceEngine, lesson
 from rosecourse.decode.runner import buckets_up_to
 from rosecourse.lab.checking.cpu_graph import CPUGraph
 from tests.decode.runners import FIXED, KINDS, PARTS, engine_of, sessions_of, step, traffic
-from tests.support.graph_runners import CPUGraphRunner
+from tests.support.graph_runners import CPUGraphRunner, CPUGraphRunnerOf066
 
 
 def test_each_batch_size_has_a_bucket_that_is_not_much_larger():
@@ -23,7 +23,7 @@ def test_each_batch_size_has_a_bucket_that_is_not_much_larger():
             assert min(bucket for bucket in buckets if bucket >= size) < max(2 * size, size + 8)
 
 
-@pytest.mark.parametrize("kind", ["eager", "padded", "graphs"])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "065"])
 def test_all_make_the_tokens_of_the_lesson_before(small_model, kind):
     found, expected = (traffic(engine_of(small_model, KINDS[name])) for name in (kind, "065"))
     assert found == expected
@@ -39,7 +39,7 @@ def test_a_padded_step_is_no_wider_than_the_cache(small_model):
         for _ in range(5):
             step(engine, sessions)
         made.append(sessions[0].completion_ids)
-    assert made[1:] == made[:1] * 3
+    assert made[1:] == made[:1] * 4
 
 
 @pytest.mark.parametrize("rung", ["066", "071"])
@@ -70,8 +70,9 @@ def test_a_step_names_the_part_that_it_misses(small_model, parts, missing):
 # -- capture ----------------------------------------------------------------------------------------------------------
 
 
-def test_graphs_that_sample_are_captured_late_with_one_warning(small_model):
-    engine = engine_of(small_model, KINDS["graphs"])
+@pytest.mark.parametrize("kind", ["graphs", "graphs of 066"])
+def test_graphs_that_sample_are_captured_late_with_one_warning(small_model, kind):
+    engine = engine_of(small_model, KINDS[kind])
     greedy = set(engine.decode_step.runner.graphs)
     assert greedy == {(bucket, False) for bucket in buckets_up_to(11)}
     with warnings.catch_warnings(record=True) as caught:
@@ -115,13 +116,20 @@ class FailingRunner(CPUGraphRunner):
         return Fails
 
 
-@pytest.mark.parametrize("nth", [1, 3, 6])
-def test_where_a_capture_fails_steps_run_eagerly(small_model, monkeypatch, nth):
+class FailingRunnerOf066(CPUGraphRunnerOf066):
+    graphs_of = FailingRunner.graphs_of
+
+
+FAILING = [(FailingRunner, 1), (FailingRunner, 3), (FailingRunner, 6), (FailingRunnerOf066, 3)]
+
+
+@pytest.mark.parametrize(("runner", "nth"), FAILING)
+def test_where_a_capture_fails_steps_run_eagerly(small_model, monkeypatch, runner, nth):
     """The sixth is the first that samples, in the middle of a request."""
     Fails.left = nth
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        engine = engine_of(small_model, FIXED.with_(runner=FailingRunner))
+        engine = engine_of(small_model, FIXED.with_(runner=runner))
         found = traffic(engine)
     said = [str(one.message) for one in caught if "captured as they are needed" not in str(one.message)]
     assert len(said) == 1
@@ -132,4 +140,4 @@ def test_where_a_capture_fails_steps_run_eagerly(small_model, monkeypatch, nth):
     Fails.left = nth
     monkeypatch.setattr(Fails, "error", KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):  # an interrupt ends it
-        traffic(engine_of(small_model, FIXED.with_(runner=FailingRunner)))
+        traffic(engine_of(small_model, FIXED.with_(runner=runner)))

@@ -5,6 +5,7 @@ from bisect import bisect_left
 from rosecourse.decode.runner import EagerRunner, GraphRunner, Outcome, buckets_up_to
 from rosecourse.decode.sampling import argmax
 from rosecourse.lab.checking.cpu_graph import CPUGraph
+from rosecourse.lessons import l066
 
 
 class CPUGraphRunner(GraphRunner):
@@ -12,6 +13,12 @@ class CPUGraphRunner(GraphRunner):
 
     def graphs_of(self, device):
         return CPUGraph
+
+
+class CPUGraphRunnerOf066(l066.GraphRunner):
+    """The same of the rung that brought it."""
+
+    graphs_of = CPUGraphRunner.graphs_of
 
 
 class PaddedRunner(EagerRunner):
