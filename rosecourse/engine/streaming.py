@@ -114,7 +114,7 @@ class TokenReader(BlockingReader[list[Read]]):
             self._requests.clear()
 
     def __del__(self) -> None:
-        for session in list(self._requests):
+        for session in list(getattr(self, "_requests", ())):  # an interrupt may come before there are any
             self._manager.cancel(session)
 
 

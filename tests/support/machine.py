@@ -110,7 +110,10 @@ class Machine:
         with self.trouble():
             self.scheduler.cancel(session)
         assert self.failed or session.finish_reason == "cancelled"
-        self.scheduler.cancel(session)
+        failed = self.failed
+        with self.trouble():  # a fault may have waited for the second, if the first was interrupted
+            self.scheduler.cancel(session)
+        self.failed |= failed
         assert session.finish_reason == "cancelled"
         assert session.token_ids == self.live[session].tokens, "it took a token after its end"
         assert session.table is None
