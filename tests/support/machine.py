@@ -251,12 +251,13 @@ class Machine:
                 yield
         except Planted:
             self.failed = True
-            self.lost |= any(fault.keeps_tokens for fault in self.planted)
             self.counts["faults"] += 1
-            self.pull_up()
         if line is not None and line.struck:
             self.failed = True
             self.counts["interrupts"] += 1
+        if any(fault.left <= 0 for fault in self.planted):  # an interrupt may have come in place of the fault
+            self.lost |= any(fault.keeps_tokens for fault in self.planted)
+            self.pull_up()
         if self.failed:
             self.waited.clear()
             self.barren = 0
