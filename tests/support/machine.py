@@ -153,7 +153,8 @@ class Machine:
             self.engine.settle()
         self.grow()
         with self.engine.guard:
-            self.scheduler._preempt_newest()
+            if not self.engine.runner.pipeline.in_flight:  # else an interrupt has left steps, and nobody preempts then
+                self.scheduler._preempt_newest()
         self.grow()  # where the interrupt came before the first of them had landed
         self.barren = 0
         self.check()
