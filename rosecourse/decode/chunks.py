@@ -51,7 +51,7 @@ class MixedStep:
         if unknown:  # a step in flight is making their last tokens
             rows = index_tensor(unknown, self.kv.device)
             tokens.token_ids[rows] = self._last_tokens([decoding.tables[row] for row in unknown])
-        return self.prefill.compute(tokens, tokens.last_rows[: len(sizes)])
+        return self.prefill.logits_of(tokens, len(sizes))
 
     def _last_tokens(self, tables: list[BlockTable]) -> Tensor:
         """int64 [B] on the device, where the newest step in flight is making them for the sessions of these tables."""

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .. import kernels
 from ..config import EngineConfig
 from ..kv.buffers import index_tensor
 from ..kv.pool import KVPool
@@ -39,18 +40,21 @@ class Prefill:
         self.graphs = self.graphs_of(config)  # by their number of rows
 
     def graphs_of(self, config: EngineConfig) -> dict[int, PromptGraph]:
-        """Graphs of short prefills, where all of them can be alike."""
+        """Graphs of short prefills, where all of them can be alike; with a budget of tokens a step, of mixed steps."""
         alike = isinstance(self.attention, VarlenAttention) and self.pads.size is pad_to_bucket
         return prompt_graphs(self.compute, self.kv, config, CUDAGraphs()) if alike else {}
 
     def __call__(self, sessions: Sequence[InferenceSession]) -> Tensor:
         """Logits [B, vocab_size] for the token after each session's last."""
         num_tokens = sum(len(session.token_ids) - session.num_cached_tokens for session in sessions)
-        tokens = PromptTokens(self.kv, [*sessions, *self.pads(num_tokens)])
+        return self.logits_of(PromptTokens(self.kv, [*sessions, *self.pads(num_tokens)]), len(sessions))
+
+    def logits_of(self, tokens: PromptTokens, num_sessions: int) -> Tensor:
+        """Logits [num_sessions, vocab_size] of the first of these prompts; the others are pads."""
         graph = self.graphs.get(len(tokens.token_ids))
-        if graph is None or any(cached for cached, _ in tokens.lengths):
-            return self.compute(tokens, tokens.last_rows[: len(sessions)])
-        return graph(tokens, len(sessions))
+        if graph is None or not graph.can_hold(tokens, num_sessions):
+            return self.compute(tokens, tokens.last_rows[:num_sessions])
+        return graph(tokens, num_sessions)
 
     def compute(self, tokens: PromptTokens | PromptGraph, rows: Tensor) -> Tensor:
         """Logits [number of rows, vocab_size] for the token after each of these rows of the tokens."""
@@ -169,40 +173,27 @@ class AttentionByGroups:
 
 
 class VarlenAttention:
-    """One call for prompts of any lengths, FlashAttention's for sequences of variable length.
+    """One call for prompts of any lengths: FlashAttention's for sequences of variable length, or, where the cache has
+    some of their tokens, a kernel that reads it.
 
     varlen: `torch.nn.attention.varlen.varlen_attn`, or what computes the same.
     """
 
     def __init__(self, kv: KVPool, heads_per_kv_head: int, varlen: Callable[..., Any]) -> None:
-        self.kv, self.heads_per_kv_head, self.varlen = kv, heads_per_kv_head, varlen
+        self.heads_per_kv_head, self.varlen = heads_per_kv_head, varlen
+        self.of_cached = kernels.prompt_attention_for(kv, heads_per_kv_head)
 
     def plan(self, tokens: Any) -> Attend:
-        totals = [cached + new for cached, new in tokens.lengths]
-        cu_seqlens_q = F.pad(tokens.last_rows + 1, (1, 0)).int()  # [B + 1], where each session's rows begin and end
-        max_seqlen_q = max(new for _, new in tokens.lengths)
-        cached = any(cached for cached, _ in tokens.lengths)
-        cu_seqlens_k, blocks, slots = self._of_all(tokens, totals) if cached else (cu_seqlens_q, None, None)
+        if any(cached for cached, _ in tokens.lengths):
+            return self.of_cached.plan(tokens)
+        cu_seqlens = F.pad(tokens.last_rows + 1, (1, 0)).int()  # [B + 1], where each session's rows begin and end
+        longest = max(new for _, new in tokens.lengths)
 
         def attention(layer_idx: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            if blocks is not None:
-                k, v = (
-                    cache[blocks[layer_idx], :, slots]  # [sum of totals, H_kv, D]
-                    for cache in (self.kv.k_layers[layer_idx], self.kv.v_layers[layer_idx])
-                )
             k, v = (for_query_heads(x, self.heads_per_kv_head) for x in (k, v))
-            return self.varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max(totals), window_size=CAUSAL)
+            return self.varlen(q, k, v, cu_seqlens, cu_seqlens, longest, longest, window_size=CAUSAL)
 
         return attention
-
-    def _of_all(self, tokens: Any, totals: list[int]) -> tuple[Tensor, Tensor, Tensor]:
-        """Where the K and V of each session begin and end in a flat row, and where each lies in the cache."""
-        starts = index_tensor([0, *accumulate(totals)], self.kv.device)
-        row = torch.arange(sum(totals), device=self.kv.device)
-        owner = torch.bucketize(row, starts[1:], right=True)  # on the device: the rows are all contexts together
-        position = row - starts[owner]
-        blocks = tokens.tables[:, owner, position // self.kv.block_size]
-        return starts.int(), blocks, position % self.kv.block_size
 
 
 def for_query_heads(x: Tensor, times: int) -> Tensor:
@@ -217,22 +208,31 @@ class PromptGraph:
     """A prefill of so many rows, whatever prompts they are of, as one replay: over tokens that stay where they are.
 
     There is room for as many sequences as rows. Those that are not there have no rows. `lengths` stands for the longest
-    that there can be. No prefix is cached.
+    that there can be. width: blocks of the longest session of which tokens may be cached; 0 where none are.
     """
 
-    def __init__(self, compute: Callable[[Any, Tensor], Tensor], kv: KVPool, size: int, graph: Graph) -> None:
+    def __init__(
+        self, compute: Callable[[Any, Tensor], Tensor], kv: KVPool, size: int, most: int, width: int, graph: Graph
+    ) -> None:
+        """most: sessions that get logits."""
         numbers = torch.zeros(5, size, dtype=torch.int64, device=kv.device)
         self.token_ids, self.positions, self.last_rows, self.block, self.slots = numbers.unbind()
-        self.block.fill_(kv.num_blocks)  # of pads, until there are tokens
-        self.blocks = self.block.expand(kv.num_layers, -1)  # [L, size]: with pads there is one table for all layers
-        self.tables = self.blocks[..., None]
-        self.lengths, self.graph = [(0, size)], graph
+        self.table = torch.zeros(size, width, dtype=torch.int64, device=kv.device)
+        for blocks in (self.block, self.table):
+            blocks.fill_(kv.num_blocks)  # of pads, until there are tokens
+        # With pads there is one table for all layers.
+        self.blocks, self.tables = (blocks.expand(kv.num_layers, *blocks.shape) for blocks in (self.block, self.table))
+        self.lengths, self.most, self.width, self.graph = [(int(width > 0), size)], min(most, size), width, graph
 
         def run() -> None:  # its outcome is kept: no other graph gets that memory
-            self.logits = compute(self, self.last_rows)
+            self.logits = compute(self, self.last_rows[: self.most])
 
         graph.warm_up(run)
         graph.capture(run)
+
+    def can_hold(self, tokens: PromptTokens, num_sessions: int) -> bool:
+        """Whether a replay computes these tokens, and logits of so many sessions."""
+        return num_sessions <= self.most and (self.width > 0 or not any(cached for cached, _ in tokens.lengths))
 
     def __call__(self, tokens: PromptTokens, num_sessions: int) -> Tensor:
         """Logits [num_sessions, vocab_size] of the first sequences, for whoever calls to keep."""
@@ -242,6 +242,9 @@ class PromptGraph:
         self.slots.copy_(tokens.slots)
         self.last_rows.fill_(len(self.token_ids) - 1)
         self.last_rows[: len(tokens.last_rows)].copy_(tokens.last_rows)
+        if self.width:
+            _, B, blocks = tokens.tables.shape
+            self.table[:B, :blocks].copy_(tokens.tables[0])
         self.graph.replay()
         return self.logits[:num_sessions].clone()  # the next replay writes over them
 
@@ -251,14 +254,16 @@ def prompt_graphs(
 ) -> dict[int, PromptGraph]:
     """A graph for each size that prefills of this engine can have, up to `MOST` rows; none where a capture fails.
 
-    compute: see `Prefill.compute`. The largest is captured first: the others fit into its memory.
+    compute: see `Prefill.compute`. With a budget of tokens a step some of a session may be cached. The largest is
+    captured first: the others fit into its memory.
     """
-    most = pad_to_bucket(min(MOST, config.max_batch_size * (config.max_seq_len or MOST)))
+    budget = config.max_num_batched_tokens
+    most, width = budget or config.max_batch_size * (config.max_seq_len or MOST), config.max_blocks if budget else 0
     graphs: dict[int, PromptGraph] = {}
     try:
         with torch.inference_mode():
-            for size in range(most, 0, -LEAST):
-                graphs[size] = PromptGraph(compute, kv, size, new_graph())
+            for size in range(pad_to_bucket(min(MOST, most)), 0, -LEAST):
+                graphs[size] = PromptGraph(compute, kv, size, config.max_batch_size, width, new_graph())
     except Exception as error:
         first_line = str(error).partition("\n")[0]
         warnings.warn(f"no graph of a prefill of {size} tokens, so they run eagerly: {first_line}", stacklevel=2)

@@ -10,7 +10,7 @@ import torch
 
 from ..kv.pool import KVPool
 from . import reference
-from .reference import ReferenceAttention
+from .reference import PromptAttention, ReferenceAttention
 from .sparse_attention import AppendedSparseAttention, SparseAttention
 
 TRITON_AVAILABLE = find_spec("triton") is not None
@@ -23,10 +23,12 @@ if TRITON_AVAILABLE:
     from .fused import Folded, FusedLinears, Head, folded
     from .kv_append import kv_append_by_table, kv_append_triton, kv_append_triton_full_batch
     from .paged_attention import TritonAttention
+    from .prompt_attention import TritonPromptAttention
     from .to_host import ToHost
 else:
     INTERPRETED = False
     add_norm = AppendingAttention = EarlyAttention = choose = can_start_early = ToHost = None  # type: ignore[assignment, misc]
+    TritonPromptAttention = None  # type: ignore[assignment, misc]
     Folded = FusedLinears = Head = folded = None  # type: ignore[assignment, misc]
     kv_append_by_table = kv_append_triton = kv_append_triton_full_batch = TritonAttention = None  # type: ignore[assignment, misc]
 
@@ -55,6 +57,12 @@ def attention_after_append_for(kv: KVPool, num_heads: int) -> PagedAttention:
 
 def _is_sparse(kv: KVPool) -> bool:
     return kv.device.type == "cpu" and kv.k_layers[0].dtype == torch.float32
+
+
+def prompt_attention_for(kv: KVPool, heads_per_kv_head: int) -> PromptAttention:
+    """Attention of prompts in the cache, for its device."""
+    kind = TritonPromptAttention if triton_runs_on(kv.device) else PromptAttention
+    return kind(kv, heads_per_kv_head)
 
 
 def add_norm_on(device: torch.device) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:

@@ -71,10 +71,10 @@ def _heads(
 
 
 @triton.jit
-def _attend(q, k, v, live, top, total, acc, scale):
-    """The online softmax over one tile more."""
+def _attend(q, k, v, seen, top, total, acc, scale):
+    """The online softmax over one tile more, of which each row sees some."""
     scores = tl.dot(q, tl.trans(k), input_precision="ieee")
-    scores = tl.where(live[None, :], scores, float("-inf"))
+    scores = tl.where(seen, scores, float("-inf"))
     new_top = tl.maximum(top, tl.max(scores, axis=1))
     # Scaled after the subtraction, which is exact for scores near the maximum, however large they are.
     rescale = tl.exp2((top - new_top) * scale)
@@ -142,7 +142,7 @@ def _attend_and_append_kernel(
         mask = live[:, None] & in_head[None, :]
         k = tl.load(k_cache_ptr + offsets, mask=mask, other=0.0).to(dtype)
         v = tl.load(v_cache_ptr + offsets, mask=mask, other=0.0).to(dtype)
-        top, total, acc = _attend(q, k, v, live, top, total, acc, scale)
+        top, total, acc = _attend(q, k, v, live[None, :], top, total, acc, scale)
 
     if split == 0:  # the new token is the first one's
         # It comes last: the tiles do not wait for it.

@@ -39,6 +39,23 @@ def paged_attention_decode(
     return (scores.softmax(dim=3) @ v).flatten(1, 2).to(q.dtype)
 
 
+def prompt_attention(
+    q: Tensor, k_layer: Tensor, v_layer: Tensor, block_table: Tensor, last_rows: Tensor, positions: Tensor
+) -> Tensor:
+    """Rows of prompts attend to all of their session up to themselves, whose K and V are in the cache: [N, H, D].
+
+    q: [N, H, D]. block_table: int [B, max_blocks]. last_rows: int64 [B], the rows of a session end with it, after those
+    of the session before; positions: int64 [N]. The rest as in `paged_attention_decode`.
+    """
+    _, H_kv, block_size, D = k_layer.shape
+    session = torch.searchsorted(last_rows, torch.arange(len(q), device=q.device))
+    places, mask = context_positions(positions + 1, block_table.shape[1] * block_size)
+    rows = context_rows(block_table[session], places, H_kv, block_size)  # [N, H_kv, T]
+    k, v = (cache.view(-1, D)[rows].float() for cache in (k_layer, v_layer))
+    scores = q.unflatten(1, (H_kv, -1)).float() @ k.transpose(2, 3) * D**-0.5 + mask[:, :, None]
+    return (scores.softmax(dim=3) @ v).flatten(1, 2).to(q.dtype)
+
+
 def context_rows(block_tables: Tensor, positions: Tensor, H_kv: int, block_size: int) -> Tensor:
     """Where each (session, K and V head, position) lies in a layer, seen as rows [num_blocks * H_kv * block_size, D].
 
@@ -88,3 +105,26 @@ class ReferenceAttention(ByLayer):
     """Paged attention of an engine, in plain torch: where neither Triton nor `SparseAttention` can be used."""
 
     attention = staticmethod(paged_attention_decode)
+
+
+class PromptAttention:
+    """Attention of prompts in the cache, in plain torch, planned once for all layers."""
+
+    attention: ClassVar[Callable[..., Tensor]] = staticmethod(prompt_attention)
+
+    def __init__(self, kv: KVPool, heads_per_kv_head: int) -> None:
+        self.kv, self.heads_per_kv_head = kv, heads_per_kv_head
+
+    def where(self, last_rows: Tensor, positions: Tensor) -> tuple[Tensor, ...]:
+        """What `attention` is told of the rows, as it takes them itself."""
+        return last_rows, positions
+
+    def plan(self, tokens: Any) -> Callable[..., Tensor]:
+        """tokens: a `PromptTokens`. What comes back is called with a layer, q [N, H, D], and K and V, not read."""
+        where = self.where(tokens.last_rows, tokens.positions)
+
+        def attend(layer_idx: int, q: Tensor, *_: Tensor) -> Tensor:
+            k_layer, v_layer = self.kv.k_layers[layer_idx], self.kv.v_layers[layer_idx]
+            return self.attention(q, k_layer, v_layer, tokens.tables[layer_idx], *where)
+
+        return attend

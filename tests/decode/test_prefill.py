@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.attention.varlen import varlen_attn
 
-from rosecourse import BEST, EngineConfig, InferenceEngine, SamplingParams, load_model, random_model
+from rosecourse import BEST, EngineConfig, InferenceEngine, OnlineScheduler, SamplingParams, load_model, random_model
 from rosecourse.decode.prefill import (
     LEAST,
     MOST,
@@ -22,6 +22,7 @@ from rosecourse.decode.prefill import (
     prompt_attention_for,
     prompt_graphs,
 )
+from rosecourse.kernels.reference import PromptAttention
 from rosecourse.lab.checking.cpu_graph import CPUGraph
 from tests.support.grouped_model import GroupedModel, GroupedShape
 from tests.support.oracles import prompts_of
@@ -33,16 +34,15 @@ def some_prompts(lengths, seed=0):
     return prompts_of(lengths, 60, seed)
 
 
-def varlen(q, k, v, ends, all_ends, longest, longest_of_all, *, window_size):
+def varlen(q, k, v, ends, ends_of_k, longest, longest_of_k, *, window_size):
     """`varlen_attn` by operations that a graph can hold: which token sees which is decided on the device."""
     assert window_size == (-1, 0)
-    assert q.shape[1] == k.shape[1] == v.shape[1], "heads are not shared here"
-    assert (ends.dtype, all_ends.dtype) == (torch.int32, torch.int32)
-    rows, columns = torch.arange(len(q)), torch.arange(len(k))
-    session = torch.bucketize(rows, ends[1:].long(), right=True)
-    theirs = torch.bucketize(columns, all_ends[1:].long(), right=True)
-    from_end = (ends[1:].long()[session] - rows)[:, None] <= (all_ends[1:].long()[theirs] - columns)[None]
-    seen = (session[:, None] == theirs[None]) & from_end  # [N, sum of totals]
+    assert q.shape == k.shape == v.shape, "heads are not shared here, and nothing is cached"
+    assert ends is ends_of_k
+    assert ends.dtype == torch.int32
+    row = torch.arange(len(q))
+    session = torch.bucketize(row, ends[1:].long(), right=True)
+    seen = (session[:, None] == session) & (row[:, None] >= row)
     scores = torch.einsum("nhd,mhd->hnm", q, k) / q.shape[-1] ** 0.5
     return torch.einsum("hnm,mhd->nhd", scores.masked_fill(~seen, -torch.inf).softmax(-1), v)
 
@@ -55,7 +55,9 @@ class GraphPrefill(Prefill):
     def __init__(self, model, kv, config):
         self.computed = []  # the rows of what is computed without a replay
         super().__init__(model, kv, config)
-        self.attention = VarlenAttention(kv, model.shape.num_heads // model.shape.num_kv_heads, varlen)
+        group = model.shape.num_heads // model.shape.num_kv_heads
+        self.attention = VarlenAttention(kv, group, varlen)
+        self.attention.of_cached = PromptAttention(kv, group)  # the interpreter takes long
         self.pads = Pads(model, kv)
         self.graphs = prompt_graphs(super().compute, kv, config, self.new_graph)
 
@@ -153,31 +155,49 @@ def test_where_a_capture_fails_they_are_launched(small_model):
     assert engine.prompts.computed == [64]
 
 
+def completions(engine, prompts):
+    scheduler, sessions = OnlineScheduler(engine), [engine.new_session(prompt, FOUR) for prompt in prompts]
+    for session in sessions:
+        scheduler.submit(session)
+    scheduler.run()
+    return [session.completion_ids for session in sessions]
+
+
+@pytest.mark.parametrize("shared_heads", [False, True])
+@pytest.mark.parametrize(("budget", "block_size"), [(12, 4), (64, 1), (100, 16), (600, 64)])
+def test_a_mixed_step_is_one_replay(small_model, budget, block_size, shared_heads):
+    """With a budget of tokens a step, the cache has the beginnings of sessions, and of prompts that it knows."""
+    model = GroupedModel(GroupedShape(4, 2), None) if shared_heads else small_model
+    sizes = {"block_size": block_size, "num_blocks": 300, "max_num_batched_tokens": budget}
+    mixed, plain = engine_with(model, **sizes), engine_with(model, Prefill, block_size=block_size, num_blocks=300)
+    assert sorted(mixed.prompts.graphs) == [*range(64, min(pad_to_bucket(budget), MOST) + 1, 64)]
+    for prompts in (some_prompts([3, 30, 9, 1, 36, 17, 20]), some_prompts([30, 36, 36], seed=1)) * 2:
+        assert completions(mixed, prompts) == completions(plain, prompts)
+    assert not mixed.prompts.computed, "all of them are short"
+    mixed.audit([])
+
+
 # -- attention --------------------------------------------------------------------------------------------------------
 
 
-def test_one_call_a_layer_reads_the_cache_only_for_hits(small_model):
-    """Without a hit K and V are those that the layer has just made. That it is right, the pads below look at."""
-    engine = engine_with(small_model)
+def test_one_call_a_layer_and_for_hits_one_that_reads_the_cache(small_model):
+    """That both are right, the pads below look at."""
+    engine, called = engine_with(small_model), []
     engine.prompts.graphs.clear()  # a replay calls no Python
-    attention, given, read = engine.prompts.attention, [], []
-    plan = attention.plan
+    attention = engine.prompts.attention
 
-    def noted(q, k, v, ends, all_ends, *longest, **window):
-        assert longest == (int(ends.diff().max()), int(all_ends.diff().max()))
-        read.append(k.data_ptr())
-        return varlen(q, k, v, ends, all_ends, *longest, **window)
+    def noted(q, k, v, ends, _, *longest, **window):
+        assert longest == 2 * (int(ends.diff().max()),)
+        called.append("varlen")
+        return varlen(q, k, v, ends, ends, *longest, **window)
 
-    def watched(tokens):
-        attend = plan(tokens)
-        return lambda layer_idx, q, k, v: (given.append(k.data_ptr()), attend(layer_idx, q, k, v))[1]
-
-    attention.varlen, attention.plan = noted, watched
-    for hit in (False, True):
+    plan = attention.of_cached.plan
+    attention.varlen = noted
+    attention.of_cached.plan = lambda tokens: (called.append("cached"), plan(tokens))[1]
+    for expected in (["varlen"] * small_model.shape.num_layers, ["cached"]):
         prefilled(engine, some_prompts([3, 17, 9]), remember=True)
-        now = -small_model.shape.num_layers
-        assert len(read) == len(given) == (1 + hit) * -now
-        assert (read[now:] == given[now:]) is not hit
+        assert called == expected
+        called.clear()
 
 
 @pytest.mark.parametrize(
@@ -305,7 +325,7 @@ def test_on_a_gpu_flash_attention_is_one_call_a_layer(dtype):
                 found = prefilled(flash, prompts, remember=True)
             expected = prefilled(groups, prompts, remember=True)
             assert_near(expected, found, 4e-3 if dtype == "float16" else 4e-2)
-    assert called.call_count == len(batches) * model.shape.num_layers
+    assert called.call_count == len(batches) // 2 * model.shape.num_layers
 
 
 @pytest.mark.gpu
