@@ -19,7 +19,7 @@ from .reference import PromptAttention
 
 # Rows of a product, context positions that are read at a time, warps and stages: for heads of up to 64 numbers, and for
 # larger ones. The fastest for mixed steps of Llama 1B and 8B on an H200.
-SMALL_HEADS, LARGE_HEADS = (64, 64, 4, 4), (64, 64, 4, 2)
+SMALL_HEADS, LARGE_HEADS = (64, 128, 4, 2), (64, 32, 4, 2)
 
 
 @triton.jit(

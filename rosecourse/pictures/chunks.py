@@ -27,7 +27,9 @@ def draw_budgets(figure: Figure, rows: pd.DataFrame) -> None:
             ax.bar([place], [values.median()], 0.7, color=style["color"], alpha=0.45)
             ax.plot([place] * len(values), values, **style, linestyle="none", markersize=3, alpha=0.7)
             told = {"textcoords": "offset points", "ha": "center", "fontsize": SMALL, "color": INK}
-            ax.annotate(f"{values.median():,.0f}", (place, 1), (0, -12), xycoords=ax.get_xaxis_transform(), **told)
+            middle = values.median()
+            text = f"{middle:.3g}" if middle < 1000 else f"{middle / 1000:.1f}k"
+            ax.annotate(text, (place, 1), (0, -12), xycoords=ax.get_xaxis_transform(), **told)
         ax.set_xticks(range(len(runs)), ["none\nagain" if n == "control" else str(n) for n in runs], fontsize=SMALL)
         ax.set_title(f"{metric}{f' ({unit})' if unit else ''}", fontsize=SMALL + 1)
         ax.set_xlabel("budget, tokens a step", fontsize=SMALL)

@@ -325,7 +325,7 @@ def test_on_a_gpu_flash_attention_is_one_call_a_layer(dtype):
                 found = prefilled(flash, prompts, remember=True)
             expected = prefilled(groups, prompts, remember=True)
             assert_near(expected, found, 4e-3 if dtype == "float16" else 4e-2)
-    assert called.call_count == len(batches) // 2 * model.shape.num_layers
+    assert called.call_count == (len(batches) // 2 + 1) * model.shape.num_layers, "a prompt of a block has no hit"
 
 
 @pytest.mark.gpu
