@@ -93,9 +93,9 @@ class Reader:
 
     def __call__(self, books):
         tokens = PromptTokens(self.kv, books)
-        return self.compute(tokens, tokens.last_rows)
+        return self.logits_of(tokens, len(books))
 
-    def compute(self, tokens, rows):
+    def logits_of(self, tokens, number):
         ends = torch.tensor([0, *(new for _, new in tokens.lengths)]).cumsum(0).tolist()
 
         def attend(layer, q, k, v):
@@ -105,7 +105,7 @@ class Reader:
             return torch.cat([self.look_up(layer, *one) for one in each])
 
         states = self.model.hidden(tokens.token_ids, tokens.positions, attend)
-        return self.model.logits(states[rows])
+        return self.model.logits(states[tokens.last_rows[:number]])
 
     def look_up(self, layer, shelf, lengths, q):
         known, new = lengths
