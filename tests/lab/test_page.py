@@ -37,8 +37,8 @@ def test_a_forecast_is_the_share_of_the_recorded_step(capsys):
 
 def test_a_forecast_leaves_the_kernels_that_a_lesson_keeps(capsys):
     forecast("066")
-    share = recorded_steps("A").timeline("065").busy_share
-    assert f"= {1 / share:.2f} times as fast" in said_by(capsys)
+    steps = recorded_steps("A")
+    assert f"= {steps.times.step_ms('065') / steps.busy_ms['065']:.2f} times as fast" in said_by(capsys)
 
 
 def test_counts_are_of_a_step_inside_a_block_or_at_its_begin():

@@ -45,8 +45,8 @@ def forecast(number: str) -> None:
     """Say what share of a recorded step the lesson can remove, and so the most that it can gain (Amdahl's law).
 
     The step is one inside a block, before the lesson. A lesson that keeps the kernels leaves the time in which the
-    device is busy: a share by the profiler, which slows the host, so that there is less to gain. Raises `LessonError`
-    for a lesson that changes nothing, and `ConfigError` where no steps are recorded.
+    device is busy, by the profiler. Raises `LessonError` for a lesson that changes nothing, and `ConfigError` where no
+    steps are recorded.
     """
     rung = lesson(number)
     steps = recorded_steps(name_of_steps(rung.workload))
@@ -62,11 +62,10 @@ def forecast(number: str) -> None:
     share, whole = step.share("before", *parts), step.step_ms("before")
     where = f"{steps.device}, workload {rung.workload.name}, recorded apart from the runs"
     told = f"Of this, {' and '.join(PART_NAMES[part] for part in parts)}: {share * whole:.2f} ms, {share:.0%}."
-    profiled = steps.timeline(before)
-    if profiled is not None and not KERNELS & {*rung.changes} and profiled.busy_share > 1 - share:
-        share = 1 - profiled.busy_share
-        told = f"With the profiler on, the device is busy for {1 - share:.0%} of a step, and its kernels stay;"
-        told += f" the rest is {share:.0%}."
+    busy = steps.busy_ms[before]
+    if not KERNELS & {*rung.changes} and busy / whole > 1 - share:
+        share = 1 - busy / whole
+        told = f"Its kernels take {busy:.2f} ms, by a profiler, and stay; the rest is {share:.0%}."
     say(
         f"A step before the lesson: {whole:.2f} ms ({where}).",
         told,
