@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .. import kernels
 from ..config import EngineConfig
+from ..kernels import cached_attention_for
 from ..kv.buffers import index_tensor
 from ..kv.pool import KVPool
 from ..models.shape import Attend, Model, query_heads_per_kv_head
@@ -181,7 +181,7 @@ class VarlenAttention:
 
     def __init__(self, kv: KVPool, heads_per_kv_head: int, varlen: Callable[..., Any]) -> None:
         self.heads_per_kv_head, self.varlen = heads_per_kv_head, varlen
-        self.of_cached = kernels.prompt_attention_for(kv, heads_per_kv_head)
+        self.of_cached = cached_attention_for(kv, heads_per_kv_head)
 
     def plan(self, tokens: Any) -> Attend:
         if any(cached for cached, _ in tokens.lengths):
@@ -217,9 +217,8 @@ class PromptGraph:
         """most: sessions that get logits."""
         numbers = torch.zeros(5, size, dtype=torch.int64, device=kv.device)
         self.token_ids, self.positions, self.last_rows, self.block, self.slots = numbers.unbind()
-        self.table = torch.zeros(size, width, dtype=torch.int64, device=kv.device)
-        for blocks in (self.block, self.table):
-            blocks.fill_(kv.num_blocks)  # of pads, until there are tokens
+        self.block.fill_(kv.num_blocks)  # of pads, until there are tokens
+        self.table = self.block[:, None].repeat(1, width)
         # With pads there is one table for all layers.
         self.blocks, self.tables = (blocks.expand(kv.num_layers, *blocks.shape) for blocks in (self.block, self.table))
         self.lengths, self.most, self.width, self.graph = [(int(width > 0), size)], min(most, size), width, graph
@@ -242,9 +241,8 @@ class PromptGraph:
         self.slots.copy_(tokens.slots)
         self.last_rows.fill_(len(self.token_ids) - 1)
         self.last_rows[: len(tokens.last_rows)].copy_(tokens.last_rows)
-        if self.width:
-            _, B, blocks = tokens.tables.shape
-            self.table[:B, :blocks].copy_(tokens.tables[0])
+        table = tokens.tables[0, :, : self.width]
+        self.table[: len(table), : table.shape[1]].copy_(table)
         self.graph.replay()
         return self.logits[:num_sessions].clone()  # the next replay writes over them
 

@@ -59,7 +59,7 @@ def _is_sparse(kv: KVPool) -> bool:
     return kv.device.type == "cpu" and kv.k_layers[0].dtype == torch.float32
 
 
-def prompt_attention_for(kv: KVPool, heads_per_kv_head: int) -> PromptAttention:
+def cached_attention_for(kv: KVPool, heads_per_kv_head: int) -> PromptAttention:
     """Attention of prompts in the cache, for its device."""
     kind = TritonPromptAttention if triton_runs_on(kv.device) else PromptAttention
     return kind(kv, heads_per_kv_head)
