@@ -1,8 +1,9 @@
 """The Triton kernel of paged decode attention that also appends: it has the new K and V in its registers.
 
 One program per session and K and V head. The query heads that share it are the rows of a product on the tensor cores,
-which take 16. Where there are few programs, several share a context, and a second kernel puts their parts together:
-Flash-Decoding (Dao et al., 2023). The order of the sums depends on the shapes alone.
+which take 16. A program asks for K and V of earlier steps before it waits for the kernel before it. Where there are few
+programs, several share a context, and a second kernel puts their parts together: Flash-Decoding (Dao et al., 2023). The
+order of the sums depends on the shapes alone.
 """
 
 from __future__ import annotations
@@ -71,6 +72,26 @@ def _heads(
 
 
 @triton.jit
+def _of_new_token(
+    q_heads, k_head, v_head, rotations_ptr, gains_ptr, position, d, is_head,
+    Q_TYPE: tl.constexpr, KV_TYPE: tl.constexpr, D: tl.constexpr, ROTARY: tl.constexpr, NORM: tl.constexpr,
+    EPS: tl.constexpr,
+):  # fmt: skip
+    """q of the heads that share K and V, [ROWS, BLOCK_D], and k and v: [BLOCK_D]. They begin at the pointers."""
+    if ROTARY or NORM:
+        cos, sin = 1.0, 0.0
+        if ROTARY:
+            cos, sin = _turn_at(rotations_ptr, position, d, D)
+        q = _heads(q_heads, d[None, :], is_head, gains_ptr, cos, sin, D, ROTARY, NORM, EPS)
+        k = _heads(k_head, d, d < D, gains_ptr + D, cos, sin, D, ROTARY, NORM, EPS)
+    else:
+        q = tl.load(q_heads + d[None, :], mask=is_head, other=0.0)
+        k = tl.load(k_head + d, mask=d < D, other=0.0)
+    v = tl.load(v_head + d, mask=d < D, other=0.0)
+    return q.to(Q_TYPE), k.to(KV_TYPE), v.to(KV_TYPE)
+
+
+@triton.jit
 def _attend(q, k, v, seen, top, total, acc, scale):
     """The online softmax over one tile more, of which each row sees some."""
     scores = tl.dot(q, tl.trans(k), input_precision="ieee")
@@ -112,29 +133,21 @@ def _attend_and_append_kernel(
     table_row = table_ptr + b * table_stride
     blocks = tl.load(table_row + i, mask=i < (MAX_BLOCKS if ROW else 0), other=0)  # all of them, once
     context_len = tl.load(lens_ptr + b)  # like the row, of the step before; the position of the new token, too
-    cos, sin = 1.0, 0.0
-    if ROTARY:
-        cos, sin = _turn_at(rotations_ptr, context_len, d, D)
-    depend(PDL)
     dtype = tl.float32 if FLOAT32 else k_cache_ptr.dtype.element_ty
     in_head = d < D
     heads = (h * GROUP + g)[:, None] * D + d[None, :]
     is_head = (g < GROUP)[:, None] & in_head[None, :]
-    if ROTARY or NORM:
-        first = q_ptr + b * q_stride + (h * GROUP + g)[:, None] * D
-        q = _heads(first, d[None, :], is_head, gains_ptr, cos, sin, D, ROTARY, NORM, EPS).to(dtype)
-        k_new = _heads(k_new_ptr + b * k_stride + h * D, d, in_head, gains_ptr + D, cos, sin, D, ROTARY, NORM, EPS)
-        k_new = k_new.to(k_cache_ptr.dtype.element_ty)
-    else:
-        q = tl.load(q_ptr + b * q_stride + heads, mask=is_head, other=0.0).to(dtype)
-        k_new = tl.load(k_new_ptr + b * k_stride + h * D + d, mask=in_head, other=0.0)
-    v_new = tl.load(v_new_ptr + b * v_stride + h * D + d, mask=in_head, other=0.0)
+    q = tl.zeros((ROWS, BLOCK_D), dtype)
+    k_new = tl.zeros((BLOCK_D,), k_cache_ptr.dtype.element_ty)
+    v_new = k_new
 
     # Below every score, so that a part of nothing weighs nothing; two of -inf would have no difference.
     top, total = tl.full((ROWS,), -3.4e38, tl.float32), tl.zeros((ROWS,), tl.float32)
     acc = tl.zeros((ROWS, BLOCK_D), tl.float32)
     span = tl.cdiv(tl.cdiv(context_len, TILE), SPLITS) * TILE
-    for start in tl.range(split * span, tl.minimum(context_len, (split + 1) * span), TILE, num_stages=STAGES):
+    begin = split * span
+    end = tl.maximum(tl.minimum(context_len, begin + span), begin + 1)  # one tile at least, which may hold nothing
+    for start in tl.range(begin, end, TILE, num_stages=STAGES):
         position = start + t
         live = position < context_len
         row = _rows_of(position, start, live, table_row, blocks, i, h, H, BLOCK_SIZE, ROW)
@@ -142,6 +155,13 @@ def _attend_and_append_kernel(
         mask = live[:, None] & in_head[None, :]
         k = tl.load(k_cache_ptr + offsets, mask=mask, other=0.0).to(dtype)
         v = tl.load(v_cache_ptr + offsets, mask=mask, other=0.0).to(dtype)
+        if start == begin:  # the first tiles, of steps before, are on their way
+            depend(PDL)
+            q, k_new, v_new = _of_new_token(
+                q_ptr + b * q_stride + (h * GROUP + g)[:, None] * D, k_new_ptr + b * k_stride + h * D,
+                v_new_ptr + b * v_stride + h * D, rotations_ptr, gains_ptr, context_len, d, is_head,
+                dtype, k_cache_ptr.dtype.element_ty, D, ROTARY, NORM, EPS,
+            )  # fmt: skip
         top, total, acc = _attend(q, k, v, live[None, :], top, total, acc, scale)
 
     if split == 0:  # the new token is the first one's
@@ -199,7 +219,7 @@ def _launch(
     by_row = fitting >= LEAST and max_blocks <= LONGEST_ROW
     tile, row = (fitting, triton.next_power_of_2(max_blocks)) if by_row else (TILE, 0)
     rows, block_d = (max(LEAST, triton.next_power_of_2(size)) for size in (H // H_kv, D))
-    stages = 4 if tile * block_d * dtypes[1].itemsize <= LARGE_TILE else 2  # tiles on their way, and one more
+    stages = 3 if tile * block_d * dtypes[1].itemsize <= LARGE_TILE else 2  # tiles on their way, and one more
     float32 = dtypes[1] == torch.float32 or (dtypes[1] == torch.bfloat16 and device.type == "cpu")  # interpreted
     # One waits for nobody; float32 has no tensor cores and needs more registers, and so do large heads.
     warps = 4 if float32 else 1 + (block_d >= 128)
@@ -231,7 +251,7 @@ def attend_and_append(
 
     k_new[b] and v_new[b] get to position context_lens[b] of session b, whose block is its own alone. rotary: what
     becomes of the heads of q and k_new first. pdl: see `compiled`; block tables and context_lens are older than the
-    kernel before then.
+    kernel before then, as are K and V in the cache.
     """
     B, H, D = q.shape
     H_kv = k_new.shape[1]

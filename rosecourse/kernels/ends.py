@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from .dependent_launch import depend
-from .linear import ask_for, leave_stats, normed, stats_of, stream_step
+from .linear import leave_stats, normed, stats_of, stream_step
 
 
 @triton.jit(
@@ -47,8 +47,6 @@ def head_kernel(
     m, c = tl.program_id(0) * BM + tl.arange(0, BM), tl.arange(0, BN)
     in_rows, m_read = m < rows, tl.minimum(m, rows - 1)
     TILES: tl.constexpr = (V + BN - 1) // BN
-    if PDL:
-        ask_for(w_ptr + start.to(tl.int64) * BN * K, tl.minimum(c, V - 1 - start * BN), 0, K, K)
     depend(PDL)
     first, means, squares = stats_of(stats_ptr, m, K, WIDTH, TILES2)
     acc = tl.zeros((BM, BN), tl.float32)

@@ -14,9 +14,10 @@ import triton
 import triton.language as tl
 
 from .dependent_launch import depend
-from .tiles import MOST_ROWS
+from .tiles import LARGE, MOST_ROWS
 
 LINE = tl.constexpr(128)  # bytes that the memory gives at a time
+SMALL = tl.constexpr(LARGE)  # numbers of a matrix that is worth asking for before it is read
 APART = tl.constexpr(MOST_ROWS)  # the stats of two tiles: a number that is known lets the reads of them be wide
 
 
@@ -166,7 +167,7 @@ def linear_kernel(
     colsum = bias
     if WIDTH > 0 and not RMS:
         colsum = tl.load(colsum_ptr + n, mask=in_columns, other=0.0)
-    if PDL:
+    if PDL and N * K < SMALL:
         ask_for(w_ptr, c_read, split * SPAN, K, SPAN)
     depend(PDL)
     EACH: tl.constexpr = 2 if GATED else 1  # columns for a number of the result
@@ -228,8 +229,6 @@ def linear_stream_kernel(
     m, c = tl.program_id(0) * BM + tl.arange(0, BM), tl.arange(0, BN)
     m_read = tl.minimum(m, rows - 1)
     EACH: tl.constexpr = 2 if GATED else 1
-    if PDL:
-        ask_for(w_ptr + start.to(tl.int64) * BN * K, tl.minimum(c, N - 1 - start * BN), 0, K, K)
     depend(PDL)
     first, means, squares = stats_of(stats_ptr, m, K, WIDTH, TILES2)
     acc = tl.zeros((BM, BN), tl.float32)

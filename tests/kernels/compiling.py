@@ -4,6 +4,7 @@ This runs in a process of its own: Triton decides between its compiler and its i
 """
 
 import json
+import math
 from functools import partial, partialmethod
 from typing import Any, NamedTuple
 
@@ -101,7 +102,7 @@ CALLS = {
 
 # Inputs of a layer, what is between its last two products, the vocabulary, positions.
 SHAPES = {"GPT-2 124M": (768, 3072, 50257, 1024), "odd": (35, 141, 211, 9)}
-STEP = ("embed", "qkv", "projection", "fc", "fc projection", "head", "choose")
+STEP = ("embed", "qkv", "attention", "projection", "fc", "fc projection", "head", "choose")
 
 
 class Part(NamedTuple):
@@ -146,8 +147,12 @@ def step_of(card: str, dtype_name: str, pdl: bool, rows: int, shape: str, kernel
 
     counts = [room(rows, dtype=torch.int64) for _ in range(3)]
     x = linears.embed(*counts[:2], room(V, C), room(context, C))
-    linears.norm_linear(x, weight(3 * C, C), 1e-5)
-    x = linears.linear_add(room(rows, C), weight(C, C), x)
+    qkv = linears.norm_linear(x, weight(3 * C, C), 1e-5)
+    D = math.gcd(C, 64)
+    q, k, v = qkv.view(rows, 3, C // D, D).unbind(1)
+    caches = [room(9, C // D, 16, D) for _ in range(2)]
+    h = attend_and_append(q, *caches, room(rows, 4, dtype=torch.int64), counts[0], 64, k, v, pdl=pdl)
+    x = linears.linear_add(h.flatten(1), weight(C, C), x)
     h = linears.norm_linear(x, weight(inner, C), 1e-5, gelu=True)
     x = linears.linear_add(h, weight(C, inner), x)
     linears.choose(linears.logits(x, weight(V, C), 1e-5), *counts)

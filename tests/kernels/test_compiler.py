@@ -74,10 +74,14 @@ SUM = WEIGHTS, {"x_ptr", "out_ptr"}
 READS = {
     "embed": (set(), {"token_ids_ptr", "positions_ptr"}),
     "qkv": NORM,
+    "attention": (
+        {("ld", "table_ptr"), ("ld", "lens_ptr"), ("cp", "k_cache_ptr"), ("cp", "v_cache_ptr")},
+        {"q_ptr", "k_new_ptr", "v_new_ptr"},
+    ),
     "projection": SUM,
     "fc": NORM,
     "fc projection": SUM,
-    "head": ({("prefetch", "w_ptr")}, NORM[1]),
+    "head": (set(), NORM[1]),
     "choose": (set(), {"best_ptr", "best_id_ptr", "lens_ptr"}),
 }
 WAIT, LAUNCH = "griddepcontrol.wait", "griddepcontrol.launch_dependents"
