@@ -14,10 +14,12 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
+from types import SimpleNamespace
 from typing import Any
 
 import ray
 from fastapi import FastAPI
+from prometheus_client import Metric, generate_latest
 from ray import serve
 from ray.exceptions import RayActorError
 from ray.serve.config import RequestRouterConfig
@@ -46,6 +48,13 @@ class Replica(EngineClient):
 
     async def ready(self) -> Ready:
         return self.model
+
+    async def families(self) -> list[Metric]:
+        """The metrics; each sample says of which replica it is."""
+        label, families = {"replica": serve.get_replica_context().replica_id.unique_id}, list(self.registry.collect())
+        for family in families:
+            family.samples = [sample._replace(labels=sample.labels | label) for sample in family.samples]
+        return families
 
     async def generate(self, asked: Choices, stop: Sequence[str]) -> AsyncIterator[list[Delta] | ApiError]:
         """What `Generation.read` gives. An error is the last item."""
@@ -92,8 +101,14 @@ class Replicas:
             response.cancel()
 
     async def metrics(self) -> bytes:
-        """Of one replica, any."""
-        return await self.handle.metrics.remote()
+        """Of all replicas that answer."""
+        answers = await self.handle.broadcast("families").results_async(return_exceptions=True)
+        of_replicas = [answer for answer in answers if not isinstance(answer, BaseException)]
+        families: list[Metric] = []
+        for family, *others in zip(*of_replicas, strict=True):
+            family.samples += [sample for other in others for sample in other.samples]
+            families.append(family)
+        return generate_latest(SimpleNamespace(collect=lambda: families))
 
 
 class Ingress:
