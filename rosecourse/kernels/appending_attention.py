@@ -31,15 +31,17 @@ LARGE_TILE = 8192  # bytes of K, or of V: of larger ones fewer fit into the 99 K
 
 
 @triton.jit
-def _rows_of(
-    position, start, mask, table_row, blocks, i, h, H: tl.constexpr, BLOCK_SIZE: tl.constexpr, ROW: tl.constexpr
-):
-    """Where the head h of positions from `start` on lies in a layer, seen as rows [num_blocks * H * BLOCK_SIZE, D]."""
-    if ROW:  # all in the block in which they start
-        block = tl.sum(tl.where(i == start // BLOCK_SIZE, blocks, 0), axis=0)
-    else:
-        block = tl.load(table_row + position // BLOCK_SIZE, mask=mask, other=0)
+def _rows_of(position, mask, table_row, h, H: tl.constexpr, BLOCK_SIZE: tl.constexpr):
+    """Where the head h of positions lies in a layer, seen as rows [num_blocks * H * BLOCK_SIZE, D]."""
+    block = tl.load(table_row + position // BLOCK_SIZE, mask=mask, other=0)
     # int64 before the multiplication: a large pool has more than 2^31 elements.
+    return (block.to(tl.int64) * H + h) * BLOCK_SIZE + position % BLOCK_SIZE
+
+
+@triton.jit
+def _row_of(position, blocks, i, h, H: tl.constexpr, BLOCK_SIZE: tl.constexpr):
+    """The same of one position, by a table row [i] in registers."""
+    block = tl.sum(tl.where(i == position // BLOCK_SIZE, blocks, 0), axis=0)
     return (block.to(tl.int64) * H + h) * BLOCK_SIZE + position % BLOCK_SIZE
 
 
@@ -131,8 +133,9 @@ def _attend_and_append_kernel(
     b, h, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     g, d, t, i = tl.arange(0, ROWS), tl.arange(0, BLOCK_D), tl.arange(0, TILE), tl.arange(0, max(ROW, 1))
     table_row = table_ptr + b * table_stride
-    blocks = tl.load(table_row + i, mask=i < (MAX_BLOCKS if ROW else 0), other=0)  # all of them, once
-    context_len = tl.load(lens_ptr + b)  # like the row, of the step before; the position of the new token, too
+    blocks = tl.load(table_row + i, mask=i < (MAX_BLOCKS if ROW else 0), other=0).to(tl.int32)  # all of them, once
+    # Like the row, of the step before; the position of the new token, too. In 32 bits the loop has fewer instructions.
+    context_len = tl.load(lens_ptr + b).to(tl.int32)
     dtype = tl.float32 if FLOAT32 else k_cache_ptr.dtype.element_ty
     in_head = d < D
     heads = (h * GROUP + g)[:, None] * D + d[None, :]
@@ -150,11 +153,14 @@ def _attend_and_append_kernel(
     for start in tl.range(begin, end, TILE, num_stages=STAGES):
         position = start + t
         live = position < context_len
-        row = _rows_of(position, start, live, table_row, blocks, i, h, H, BLOCK_SIZE, ROW)
-        offsets = row[:, None] * D + d[None, :]
+        if ROW:  # a tile is in one block: only where it begins has to be found
+            first, rows = _row_of(start, blocks, i, h, H, BLOCK_SIZE), t
+        else:
+            first, rows = 0, _rows_of(position, live, table_row, h, H, BLOCK_SIZE)
+        offsets = rows[:, None] * D + d[None, :]
         mask = live[:, None] & in_head[None, :]
-        k = tl.load(k_cache_ptr + offsets, mask=mask, other=0.0).to(dtype)
-        v = tl.load(v_cache_ptr + offsets, mask=mask, other=0.0).to(dtype)
+        k = tl.load(k_cache_ptr + first * D + offsets, mask=mask, other=0.0).to(dtype)
+        v = tl.load(v_cache_ptr + first * D + offsets, mask=mask, other=0.0).to(dtype)
         if start == begin:  # the first tiles, of steps before, are on their way
             depend(PDL)
             q, k_new, v_new = _of_new_token(
@@ -166,9 +172,12 @@ def _attend_and_append_kernel(
 
     if split == 0:  # the new token is the first one's
         # It comes last: the tiles do not wait for it.
-        slot = _rows_of(context_len, context_len, True, table_row, blocks, i, h, H, BLOCK_SIZE, ROW) * D + d
-        tl.store(k_cache_ptr + slot, k_new, mask=in_head)
-        tl.store(v_cache_ptr + slot, v_new, mask=in_head)
+        if ROW:
+            slot = _row_of(context_len, blocks, i, h, H, BLOCK_SIZE)
+        else:
+            slot = _rows_of(context_len, True, table_row, h, H, BLOCK_SIZE)
+        tl.store(k_cache_ptr + slot * D + d, k_new, mask=in_head)
+        tl.store(v_cache_ptr + slot * D + d, v_new, mask=in_head)
         top, total, acc = _attend_to_new(q, k_new, v_new, top, total, acc, scale)
 
     if SPLITS == 1:
