@@ -31,17 +31,13 @@ LARGE_TILE = 8192  # bytes of K, or of V: of larger ones fewer fit into the 99 K
 
 
 @triton.jit
-def _rows_of(position, mask, table_row, h, H: tl.constexpr, BLOCK_SIZE: tl.constexpr):
-    """Where the head h of positions lies in a layer, seen as rows [num_blocks * H * BLOCK_SIZE, D]."""
-    block = tl.load(table_row + position // BLOCK_SIZE, mask=mask, other=0)
+def _rows_of(position, mask, table_row, blocks, i, h, H: tl.constexpr, BLOCK_SIZE: tl.constexpr, ROW: tl.constexpr):
+    """Where the head h of positions lies in a layer, seen as rows [num_blocks * H * BLOCK_SIZE, D]. ROW: of one."""
+    if ROW:
+        block = tl.sum(tl.where(i == position // BLOCK_SIZE, blocks, 0), axis=0)
+    else:
+        block = tl.load(table_row + position // BLOCK_SIZE, mask=mask, other=0)
     # int64 before the multiplication: a large pool has more than 2^31 elements.
-    return (block.to(tl.int64) * H + h) * BLOCK_SIZE + position % BLOCK_SIZE
-
-
-@triton.jit
-def _row_of(position, blocks, i, h, H: tl.constexpr, BLOCK_SIZE: tl.constexpr):
-    """The same of one position, by a table row [i] in registers."""
-    block = tl.sum(tl.where(i == position // BLOCK_SIZE, blocks, 0), axis=0)
     return (block.to(tl.int64) * H + h) * BLOCK_SIZE + position % BLOCK_SIZE
 
 
@@ -143,7 +139,6 @@ def _attend_and_append_kernel(
     q = tl.zeros((ROWS, BLOCK_D), dtype)
     k_new = tl.zeros((BLOCK_D,), k_cache_ptr.dtype.element_ty)
     v_new = k_new
-
     # Below every score, so that a part of nothing weighs nothing; two of -inf would have no difference.
     top, total = tl.full((ROWS,), -3.4e38, tl.float32), tl.zeros((ROWS,), tl.float32)
     acc = tl.zeros((ROWS, BLOCK_D), tl.float32)
@@ -154,9 +149,9 @@ def _attend_and_append_kernel(
         position = start + t
         live = position < context_len
         if ROW:  # a tile is in one block: only where it begins has to be found
-            first, rows = _row_of(start, blocks, i, h, H, BLOCK_SIZE), t
+            first, rows = _rows_of(start, True, table_row, blocks, i, h, H, BLOCK_SIZE, ROW), t
         else:
-            first, rows = 0, _rows_of(position, live, table_row, h, H, BLOCK_SIZE)
+            first, rows = 0, _rows_of(position, live, table_row, blocks, i, h, H, BLOCK_SIZE, ROW)
         offsets = rows[:, None] * D + d[None, :]
         mask = live[:, None] & in_head[None, :]
         k = tl.load(k_cache_ptr + first * D + offsets, mask=mask, other=0.0).to(dtype)
@@ -169,17 +164,11 @@ def _attend_and_append_kernel(
                 dtype, k_cache_ptr.dtype.element_ty, D, ROTARY, NORM, EPS,
             )  # fmt: skip
         top, total, acc = _attend(q, k, v, live[None, :], top, total, acc, scale)
-
-    if split == 0:  # the new token is the first one's
-        # It comes last: the tiles do not wait for it.
-        if ROW:
-            slot = _row_of(context_len, blocks, i, h, H, BLOCK_SIZE)
-        else:
-            slot = _rows_of(context_len, True, table_row, h, H, BLOCK_SIZE)
+    if split == 0:  # the new token is the first one's, and comes last
+        slot = _rows_of(context_len, True, table_row, blocks, i, h, H, BLOCK_SIZE, ROW)
         tl.store(k_cache_ptr + slot * D + d, k_new, mask=in_head)
         tl.store(v_cache_ptr + slot * D + d, v_new, mask=in_head)
         top, total, acc = _attend_to_new(q, k_new, v_new, top, total, acc, scale)
-
     if SPLITS == 1:
         out = (acc / total[:, None]).to(out_ptr.dtype.element_ty)
         tl.store(out_ptr + b * (H * GROUP * D) + heads, out, mask=is_head)

@@ -49,7 +49,7 @@ def _prompt_attention_kernel(
     for start in tl.range(0, end, TILE, num_stages=STAGES):
         position = start + t
         live = position < end
-        at = _rows_of(position, live, table_ptr + session * table_stride, h, H, BLOCK_SIZE)
+        at = _rows_of(position, live, table_ptr + session * table_stride, 0, 0, h, H, BLOCK_SIZE, 0)
         offsets, mask = at[:, None] * D + d[None, :], live[:, None] & (d < D)[None, :]
         k = tl.load(k_cache_ptr + offsets, mask=mask, other=0.0).to(dtype)
         v = tl.load(v_cache_ptr + offsets, mask=mask, other=0.0).to(dtype)
