@@ -13,12 +13,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from . import tiles
 from .dependent_launch import depend
-from .tiles import LARGE, MOST_ROWS
 
 LINE = tl.constexpr(128)  # bytes that the memory gives at a time
-SMALL = tl.constexpr(LARGE)  # numbers of a matrix that is worth asking for before it is read
-APART = tl.constexpr(MOST_ROWS)  # the stats of two tiles: a number that is known lets the reads of them be wide
+LARGE = tl.constexpr(tiles.LARGE)
+APART = tl.constexpr(tiles.MOST_ROWS)  # the stats of two tiles: a number that is known lets the reads of them be wide
 
 
 @triton.jit
@@ -167,7 +167,7 @@ def linear_kernel(
     colsum = bias
     if WIDTH > 0 and not RMS:
         colsum = tl.load(colsum_ptr + n, mask=in_columns, other=0.0)
-    if PDL and N * K < SMALL:
+    if PDL and N * K < LARGE:  # else asking takes longer than it saves
         ask_for(w_ptr, c_read, split * SPAN, K, SPAN)
     depend(PDL)
     EACH: tl.constexpr = 2 if GATED else 1  # columns for a number of the result
