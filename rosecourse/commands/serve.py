@@ -22,7 +22,7 @@ MOST_TOKENS = 4096
 
 @command
 @click.option("--host", default="127.0.0.1", help="Other than loopback, it needs --api-key.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, help="0 takes a free one, but for --replicas.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, help="0 takes a free one.")
 @click.option("--api-key", envvar="ROSECOURSE_API_KEY", help="What clients must send.")
 @click.option("--max-batch-size", type=count(), default=64, help="Most requests decoded together.")
 @click.option("--max-seq-len", type=count(2), help=f"Prompt and completion. Default: the context, up to {MOST_TOKENS}.")
@@ -52,15 +52,14 @@ def serve(flags: Flags) -> int:
 
 
 def serve_replicas(flags: Flags) -> int:
-    require(flags.port != 0, "--port is 0: Ray Serve does not say which port it has taken, so give one")
     require(find_spec("ray") is not None, "--replicas needs Ray: run `pip install 'rosecourse[ray]'`")
     most = flags.max_replicas or flags.replicas
     require(most >= flags.replicas, f"--max-replicas {most} is less than --replicas {flags.replicas}: give more")
     work, together = partial(run_engine, flags), (flags.max_batch_size, flags.max_waiting)
-    http = {"host": flags.host, "port": flags.port}
-    replicas.start_replicas(work, (flags.replicas, most), *together, flags.api_key, flags.drain_seconds, http)
-    print(f"{flags.replicas} replicas listen on {base_url(flags.host, flags.port)}", flush=True)
-    replicas.until_signalled()
+    server = (flags.host, flags.port), flags.api_key, flags.drain_seconds
+    with replicas.running_replicas(work, (flags.replicas, most), *together, *server) as port:
+        print(f"{flags.replicas} replicas listen on {base_url(flags.host, port)}", flush=True)
+        replicas.until_signalled()
     return 0
 
 

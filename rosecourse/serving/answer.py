@@ -12,7 +12,7 @@ import msgspec
 from starlette.responses import StreamingResponse
 from starlette.types import Send
 
-from .engine_client import Choices
+from .engine_client import Choices, Generation
 from .messages import Ready
 from .protocol import MOST_CHOICES, ApiError, Asked, sse
 
@@ -21,11 +21,14 @@ class Engine(Protocol):
     """An `EngineClient`, or what stands for several of them."""
 
     model: Ready
+    choices: dict[int, Any]  # that have not ended
     refuses: ApiError | None
+    is_dead: bool
 
     @property
-    def listening(self) -> Any: ...  # the lifespan of an application, or None
-    def submit(self, asked: Choices, stop: Sequence[str]) -> AbstractContextManager[Any]: ...
+    def listening(self) -> Any: ...  # the lifespan of an application
+    def submit(self, asked: Choices, stop: Sequence[str]) -> AbstractContextManager[Generation]: ...
+    def fail_all(self, error: ApiError) -> None: ...
     async def metrics(self) -> bytes: ...
 
 

@@ -37,6 +37,16 @@ class Generation:
         self.submitted = time.perf_counter()
         self.queue: asyncio.Queue[Delta | ApiError] = asyncio.Queue()
 
+    def put(self, item: Delta | ApiError) -> None:
+        """What has come of it, or the error with which it ends."""
+        if not isinstance(item, ApiError):
+            self.num_tokens += 1
+            self.num_choices -= item[2] is not None
+        self.deliver(item)
+
+    def deliver(self, item: Delta | ApiError) -> None:
+        self.queue.put_nowait(item)
+
     async def read(self) -> list[Delta]:
         """What has come since the last call; empty after the end. Raises `ApiError`."""
         deltas: list[Delta] = []
@@ -118,16 +128,16 @@ class EngineClient:
         self.process.kill()
 
     @contextmanager
-    def submit(self, asked: Choices, stop: Sequence[str]) -> Iterator[Generation]:
+    def submit(self, asked: Choices, stop: Sequence[str], into: Generation | None = None) -> Iterator[Generation]:
         """Queue the choices of a request. Those that still run at the end are stopped.
 
-        Raises `ApiError` 429 or 503.
+        into: what takes their tokens; None is a new one. Raises `ApiError` 429 or 503.
         """
         if self.refuses is not None:
             raise self.refuses
         if (waiting := self.count(waiting=True)) >= self.max_waiting:
             raise ApiError(429, f"{waiting} requests wait already: try again later", code="queue_full")
-        generation = Generation(len(asked))
+        generation = into or Generation(len(asked))
         numbers = list(islice(self.numbers, len(asked)))
         for index, (number, (prompt_ids, params)) in enumerate(zip(numbers, asked, strict=True)):
             self.choices[number] = Choice(generation, index, TextDecoder(self.pieces), StopMatcher(stop))
@@ -143,13 +153,20 @@ class EngineClient:
         self.sender.submit(self.pipe.send, command)
 
     def _receive(self) -> None:
+        """Take all steps that have come: where the loop is behind, a stream's tokens go on together."""
+        steps: list[Step] = []
         try:
-            step: Step = self.pipe.recv()
+            while not steps or self.pipe.poll():
+                steps.append(self.pipe.recv())
         except (EOFError, OSError):
             asyncio.get_running_loop().remove_reader(self.pipe.fileno())
             self.is_dead, self.refuses = True, ApiError(503, DEAD, code="engine_dead")
+        for step in steps:
+            self._take_step(step)
+        if self.is_dead:
             self.fail_all(ApiError(500, DEAD, code="engine_dead"))
-            return
+
+    def _take_step(self, step: Step) -> None:
         self.blocks_in_use = step.blocks_in_use
         for number, token_id, reason in step.tokens:
             if number in self.choices:  # else nobody waits for it any more
@@ -157,7 +174,7 @@ class EngineClient:
         for number, status, why in step.errors:
             if number in self.choices:
                 error = ApiError(status, why.replace("max_new_tokens", "max_tokens"))  # the client's name for it
-                self.choices[number].generation.queue.put_nowait(error)
+                self.choices[number].generation.put(error)
 
     def _take(self, number: int, token_id: int, reason: str | None) -> None:
         """A token becomes text for the reader of its choice. A stop string ends the choice before the engine does."""
@@ -168,10 +185,8 @@ class EngineClient:
         choice.last_token = now
         text = choice.matcher.push(choice.decoder.token(token_id, reason).text, last=reason is not None)
         ended = "stop" if choice.matcher.found else reason
-        generation.num_tokens += 1
-        generation.queue.put_nowait((choice.index, text, ended))
+        generation.put((choice.index, text, ended))
         if ended is not None:
-            generation.num_choices -= 1
             del self.choices[number]
             if reason is None:
                 self.send(Cancel(number))
@@ -179,4 +194,4 @@ class EngineClient:
     def fail_all(self, error: ApiError) -> None:
         """What runs ends with an error."""
         for choice in self.choices.values():
-            choice.generation.queue.put_nowait(error)
+            choice.generation.put(error)

@@ -1,45 +1,68 @@
-"""Several engines on Ray Serve: an ingress, which is the server, and replicas that each have an engine process.
+"""Several engines on Ray Serve: replicas, which each have an engine process, and ingresses, which share a port.
 
-Serve has the HTTP side, the streams between processes, health checks, restarts and scaling. Two things it lacks are
-ours. Its prefix router needs vLLM or SGLang (`ray.serve.llm` imports one of them), so `PrefixRouter` chooses by
-prefixes. And Serve sends a request to another replica only until one has taken it, so the ingress asks once more if
-that one dies before the client has had anything.
+Serve starts all of them, has health checks, restarts and scaling, and routes requests. Three things it lacks are ours.
+In Serve each token of a stream is a message from replica to ingress, and again from ingress to proxy: of a core, either
+takes some tenths of a millisecond. So an ingress is the server of a single engine, and `link.py` brings its tokens.
+Serve's prefix router needs vLLM or SGLang (`ray.serve.llm` imports one of them), so `PrefixRouter` chooses by prefixes.
+And Serve sends a request to another replica only until one has taken it, so the ingress asks once more if that one dies
+before the client has had anything.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
+from itertools import count
 from multiprocessing.connection import Connection
 from types import SimpleNamespace
 from typing import Any
 
 import ray
-from fastapi import FastAPI
 from prometheus_client import Metric, generate_latest
 from ray import serve
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayError
 from ray.serve.config import RequestRouterConfig
 from ray.serve.request_router import RequestRouter
 
 from .answer import ReplicaDied
-from .app import make_app
-from .engine_client import Choices, Delta, EngineClient
+from .engine_client import Choices, Delta, EngineClient, Generation
+from .link import Address, Outbox, Piece, listen
 from .messages import Ready
 from .protocol import ApiError
 from .routes import Routes
+from .run import DrainingServer, listening_socket
 
 NAME = "rosecourse"
+LATE = 10.0  # seconds after the end of a request in which its last tokens must have come
+LOST = ApiError(500, "tokens were lost between replica and server", code="tokens_lost")
+
+
+class Sent(Generation):
+    """A `Generation` in a replica, whose tokens go to an ingress."""
+
+    def __init__(self, num_choices: int, number: int, outbox: Outbox) -> None:
+        super().__init__(num_choices)
+        self.number, self.outbox = number, outbox
+        self.ended: asyncio.Future[ApiError | None] = asyncio.get_running_loop().create_future()
+
+    def deliver(self, item: Delta | ApiError) -> None:
+        error = item if isinstance(item, ApiError) else LOST if self.outbox.is_closed else None
+        if not isinstance(item, ApiError):
+            self.outbox.put((self.number, *item))
+        if (error or not self.num_choices) and not self.ended.done():
+            self.ended.set_result(error)
 
 
 class Replica(EngineClient):
-    """An engine process; the ingress calls some methods through Serve. Ray replaces one whose engine has died."""
+    """An engine process; ingresses call some methods through Serve. Ray replaces one whose engine has died."""
 
     async def __init__(self, work: Callable[[Connection], None], max_waiting: int) -> None:  # type: ignore[misc]
         super().__init__(work, max_waiting)
+        self.outboxes: dict[Address, Outbox] = {}
         self.lifespan = self.listening(self)
         await self.lifespan.__aenter__()
 
@@ -56,49 +79,65 @@ class Replica(EngineClient):
             family.samples = [sample._replace(labels=sample.labels | label) for sample in family.samples]
         return families
 
-    async def generate(self, asked: Choices, stop: Sequence[str]) -> AsyncIterator[list[Delta] | ApiError]:
-        """What `Generation.read` gives. An error is the last item."""
+    async def generate(self, asked: Choices, stop: Sequence[str], number: int, address: Address) -> ApiError | None:
+        """Send the tokens of a request to the ingress at an address. Returns when all are sent, or an error."""
         try:
-            with self.submit(asked, stop) as generation:
-                while deltas := await generation.read():
-                    yield deltas
+            if address not in self.outboxes or self.outboxes[address].is_closed:
+                self.outboxes[address] = await Outbox.to(address)
+            sent = Sent(len(asked), number, self.outboxes[address])
+            with self.submit(asked, stop, sent):
+                return await sent.ended
+        except OSError:
+            return LOST
         except ApiError as error:
-            yield error
-
-
-class RemoteGeneration:
-    """A `Generation` in a replica."""
-
-    def __init__(self, response: Any) -> None:
-        self.response, self.num_tokens = response, 0
-
-    async def read(self) -> list[Delta]:
-        try:
-            item: list[Delta] | ApiError = await anext(self.response, [])
-        except RayActorError:
-            raise ReplicaDied(500, "the replica has ended", code="replica_dead") from None
-        if isinstance(item, ApiError):
-            raise item
-        self.num_tokens += len(item)
-        return item
+            return error
 
 
 class Replicas:
-    """All replicas, as the application of the ingress sees them: like one `EngineClient`."""
+    """All replicas, as the server in an ingress sees them: like one `EngineClient`."""
 
-    listening = None
-    refuses: ApiError | None = None
+    is_dead = False  # Serve starts others
+    refuses: ApiError | None = None  # what new requests get while the server drains
 
     def __init__(self, handle: Any, model: Ready) -> None:
         self.handle, self.model = handle, model
+        self.choices: dict[int, Generation] = {}  # by the number of their request, until it has ended
+        self.numbers, self.watches = count(), set[asyncio.Task[None]]()
+
+    @asynccontextmanager
+    async def listening(self, app: object) -> AsyncIterator[None]:
+        """The lifespan of an application: in it tokens come from replicas."""
+        server = await listen(ray.util.get_node_ip_address(), self._take)
+        self.address = server.sockets[0].getsockname()[:2]
+        yield
+        server.close()
+
+    def _take(self, piece: Piece) -> None:
+        if piece[0] in self.choices:  # else nobody waits for it any more
+            self.choices[piece[0]].put(piece[1:])
 
     @contextmanager
-    def submit(self, asked: Choices, stop: Sequence[str]) -> Iterator[RemoteGeneration]:
-        response = self.handle.options(stream=True).generate.remote(asked, stop)
+    def submit(self, asked: Choices, stop: Sequence[str]) -> Iterator[Generation]:
+        """As `EngineClient.submit`; a dead replica is `ReplicaDied`."""
+        if self.refuses is not None:
+            raise self.refuses
+        number, generation = next(self.numbers), Generation(len(asked))
+        self.choices[number] = generation
+        response = self.handle.generate.remote(asked, stop, number, self.address)
+        watch = asyncio.create_task(watch_over(generation, response))
+        self.watches.add(watch)
+        watch.add_done_callback(self.watches.discard)
         try:
-            yield RemoteGeneration(response)
+            yield generation
         finally:
-            response.cancel()
+            del self.choices[number]
+            if generation.num_choices:
+                watch.cancel()
+                response.cancel()
+
+    def fail_all(self, error: ApiError) -> None:
+        for generation in self.choices.values():
+            generation.put(error)
 
     async def metrics(self) -> bytes:
         """Of all replicas that answer."""
@@ -111,71 +150,107 @@ class Replicas:
         return generate_latest(SimpleNamespace(collect=lambda: families))
 
 
+async def watch_over(generation: Generation, response: Any) -> None:
+    """Tell a generation with which error its request has ended. response: of `Replica.generate`."""
+    try:
+        error = await response
+    except RayActorError:
+        error = ReplicaDied(500, "the replica has ended", code="replica_dead")
+    except RayError as unknown:
+        error = ApiError(500, f"the replica cannot answer ({type(unknown).__name__})")
+    if error is None and generation.num_choices:  # its last tokens come after this
+        await asyncio.sleep(LATE)
+    if generation.num_choices:
+        generation.put(error or LOST)
+
+
 class Ingress:
-    """The server. There is one, as two would each know half of the prefixes."""
+    """A server; each node that serves has some, and the kernel gives each of them its part of the connections."""
 
-    def __init__(self, handle: Any, api_key: str | None) -> None:
-        self.handle, self.api_key = handle, api_key
+    async def __init__(self, handle: Any, host: str, port: int, api_key: str | None, drain_seconds: float) -> None:  # type: ignore[misc]
+        engine = Replicas(handle, await handle.ready.remote())
+        self.server = DrainingServer(engine, api_key, drain_seconds)
+        self.running = asyncio.create_task(self.server.serve([listening_socket(host, port, shared=True)]))
 
-    async def __serve_build_asgi_app__(self) -> FastAPI:
-        return make_app(Replicas(self.handle, await self.handle.ready.remote()), self.api_key)
+    def check_health(self) -> None:
+        """Called by Serve, which replaces one that raises."""
+        if self.running.done():
+            raise RuntimeError("the server has ended")
+
+    async def drain(self) -> None:
+        """Refuse new requests, and return when those that run have ended."""
+        self.server.handle_exit(signal.SIGTERM, None)
+        await self.running
 
 
 class PrefixRouter(RequestRouter):
-    """Asks `Routes` for the replica of a request, by its first prompt. Serve calls these methods in the ingress."""
+    """Asks `Routes` for the replica of a request, by its first prompt. Serve calls these methods in the ingresses."""
 
     def initialize_state(self) -> None:
-        self.routes = Routes()
+        self.routes = ray.get_actor(NAME, NAME)  # one for all of them
 
     async def choose_replicas(self, candidate_replicas: list[Any], pending_request: Any) -> list[list[Any]]:
         """Replicas, the preferred first."""
+        if not pending_request.args:  # it is no generation
+            return [candidate_replicas]
         pending_request.routing_context.should_backoff = True  # if none of these takes it
-        prompt = pending_request.args[0][0][0] if pending_request.args else []  # else it is no generation
-        running = {one.replica_id: self.replica_queue_len_cache.get(one.replica_id) or 0 for one in candidate_replicas}
-        home = self.routes.route(prompt, running)
-        return [[one for one in candidate_replicas if (one.replica_id == home) == first] for first in (True, False)]
+        names = {one.replica_id.unique_id: one for one in candidate_replicas}
+        lengths = self.replica_queue_len_cache
+        running = {name: lengths.get(one.replica_id) or 0 for name, one in names.items()}
+        home = await self.routes.route.remote(pending_request.args[0][0][0], running)
+        return [[names.pop(home)], list(names.values())]
 
 
-def start_replicas(
+@contextmanager
+def running_replicas(
     work: Callable[[Connection], None],
     count: tuple[int, int],
     together: int,
     max_waiting: int = 1024,
+    address: tuple[str, int] = ("127.0.0.1", 0),
     api_key: str | None = None,
     drain_seconds: float = 30.0,
-    http: dict[str, Any] | None = None,
-    proxies: str = "EveryNode",
     health_seconds: float = 10.0,
-) -> None:
-    """Start replicas on the Ray cluster of this process, or on a new one, and return when they answer.
+) -> Iterator[int]:
+    """The port on which replicas answer, on the Ray cluster of this process or on a new one, which ends with it.
 
     count: fewest and most; between them Serve scales so that each has about `together` requests. Where the cluster has
-    GPUs, each replica has one. http: host and port of the proxies, which are on every node, or `HeadOnly`.
+    GPUs, each replica has one. Of ingresses there are as many as fewest replicas, on this node. address: theirs; port 0
+    takes a free one.
     """
+    with listening_socket(*address) as sock:  # nobody else has the port
+        host, port = sock.getsockname()[:2]
     ray.init(ignore_reinit_error=True, log_to_driver=False)
-    serve.start(proxy_location=proxies, http_options=http)
-    fewest, most = count
-    scaling = {"min_replicas": fewest, "max_replicas": most, "target_ongoing_requests": together}
-    options = {"num_replicas": fewest} if fewest == most else {"autoscaling_config": scaling}
-    ends = {"health_check_period_s": health_seconds, "graceful_shutdown_timeout_s": drain_seconds}
-    replicas = serve.deployment(Replica).options(
-        **options,
-        **ends,
-        ray_actor_options={"num_cpus": 1, "num_gpus": min(1, ray.cluster_resources().get("GPU", 0))},
-        max_ongoing_requests=together + max_waiting,
-        request_router_config=RequestRouterConfig(request_router_class=PrefixRouter),
-    )
-    ingress = serve.deployment(serve.ingress()(Ingress)).options(
-        **ends, ray_actor_options={"num_cpus": 0}, max_ongoing_requests=most * (together + max_waiting)
-    )
-    serve.run(ingress.bind(replicas.bind(work, max_waiting), api_key), name=NAME)
+    try:
+        serve.start(proxy_location="Disabled")
+        routes = ray.remote(num_cpus=0, max_restarts=-1)(Routes).options(name=NAME, namespace=NAME).remote()
+        fewest, most = count
+        scaling = {"min_replicas": fewest, "max_replicas": most, "target_ongoing_requests": together}
+        replicas = serve.deployment(Replica).options(
+            **({"num_replicas": fewest} if fewest == most else {"autoscaling_config": scaling}),
+            ray_actor_options={"num_cpus": 1, "num_gpus": min(1, ray.cluster_resources().get("GPU", 0))},
+            max_ongoing_requests=together + max_waiting,
+            request_router_config=RequestRouterConfig(request_router_class=PrefixRouter),
+            health_check_period_s=health_seconds,
+            graceful_shutdown_timeout_s=drain_seconds,
+        )
+        here = {f"node:{ray.util.get_node_ip_address()}": 0.001}
+        ingresses = serve.deployment(Ingress).options(
+            num_replicas=fewest, ray_actor_options={"num_cpus": 0, "resources": here}
+        )
+        served = ingresses.bind(replicas.bind(work, max_waiting), host, port, api_key, drain_seconds)
+        handle = serve.run(served, name=NAME, route_prefix=None)
+        yield port
+        handle.broadcast("drain").results(return_exceptions=True)
+        del routes  # it ends with the last that knows it
+    finally:
+        serve.shutdown()
+        ray.shutdown()
 
 
 def until_signalled() -> None:
-    """Wait for SIGTERM or SIGINT, and end the replicas when their requests are done."""
+    """Wait for SIGTERM or SIGINT."""
     told = threading.Event()
     for one in (signal.SIGTERM, signal.SIGINT):
         signal.signal(one, lambda *_: told.set())
     told.wait()
-    serve.shutdown()
-    ray.shutdown()

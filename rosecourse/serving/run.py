@@ -11,8 +11,8 @@ from types import FrameType
 import uvicorn
 
 from ..errors import ConfigError
+from .answer import Engine
 from .app import make_app
-from .engine_client import EngineClient
 from .protocol import ApiError
 
 STALL_SECONDS = 30  # after which a client that takes nothing more has gone
@@ -20,11 +20,14 @@ DEAD_SECONDS = 10.0  # in which a server without an engine says so, before it en
 DRAINS = ApiError(503, "the server is stopping: try another one", code="draining")
 
 
-def listening_socket(host: str, port: int, stall_seconds: float = STALL_SECONDS) -> socket.socket:
-    """A socket that listens; port 0 takes a free one. The kernel ends connections whose client stops reading."""
+def listening_socket(host: str, port: int, stall_seconds: float = STALL_SECONDS, shared: bool = False) -> socket.socket:
+    """A socket that listens; port 0 takes a free one. The kernel ends connections whose client stops reading.
+
+    shared: with other processes, among which the kernel divides the connections.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        sock = socket.create_server((host, port), family=family, backlog=2048)
+        sock = socket.create_server((host, port), family=family, backlog=2048, reuse_port=shared)
     except (OSError, ValueError) as error:  # ValueError: a name that no host can have
         raise ConfigError(f"nobody can listen on --host {host} --port {port}: {error}") from None
     if hasattr(socket, "TCP_USER_TIMEOUT"):
@@ -35,7 +38,7 @@ def listening_socket(host: str, port: int, stall_seconds: float = STALL_SECONDS)
 class DrainingServer(uvicorn.Server):
     """On the first signal it refuses new requests and finishes the others, within a limit; on the second it ends."""
 
-    def __init__(self, engine: EngineClient, api_key: str | None, drain_seconds: float) -> None:
+    def __init__(self, engine: Engine, api_key: str | None, drain_seconds: float) -> None:
         app = make_app(engine, api_key)
         super().__init__(uvicorn.Config(app, log_level="warning", timeout_keep_alive=30, timeout_graceful_shutdown=2))
         gc.freeze()  # as in the engine process

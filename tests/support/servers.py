@@ -114,9 +114,3 @@ def served(work, api_key=None, stall_seconds=30):
         server.should_exit = True
         thread.join(20)
         assert not engine.process.is_alive()
-
-
-def free_port():
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]

@@ -11,11 +11,10 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,16 +34,15 @@ import ray.util.state
 from rosecourse.measure.provenance import cpu_name
 from rosecourse.measure.serving import Load, measure_rates
 
+TINY = ("--model", "tiny-gpt2", "--device", "cpu", "--threads", "1")
 STREAMS, TOKENS = 200, 200
 SEEN = 10  # tokens that half of the streams have had when a process is killed
 
 
 @contextmanager
-def server(replicas: int) -> Iterator[str]:
-    """The base URL of a server with so many replicas; 0 is one without Ray."""
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        port = str(sock.getsockname()[1])
-    words = ["serve", "--model", "tiny-gpt2", "--device", "cpu", "--threads", "1", "--port", port]
+def server(replicas: int, engine: Sequence[str] = TINY) -> Iterator[str]:
+    """The base URL of a server with so many replicas; 0 is one without Ray. engine: flags of the engine."""
+    words = ["serve", *engine, "--port", "0"]
     words += ["--replicas", str(replicas)] if replicas else []
     command = [sys.executable, "-m", "rosecourse", *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:

@@ -1,0 +1,57 @@
+"""The connection over which a replica sends its tokens: a message for each step, not for each token of each stream."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+
+import msgspec
+
+Address = tuple[str, int]
+Piece = tuple[int, int, str, str | None]  # the number of a request, and a delta of it
+
+HEAD = 4  # bytes that say how long a message is
+DECODER = msgspec.msgpack.Decoder(list[Piece])
+
+
+class Outbox:
+    """The replica's end: what is put in is sent together, as soon as the event loop is done with what it does now."""
+
+    def __init__(self, writer: asyncio.StreamWriter) -> None:
+        self.writer, self.pieces = writer, list[Piece]()
+
+    @classmethod
+    async def to(cls, address: Address) -> Outbox:
+        """Raises `OSError` if nobody listens there."""
+        _, writer = await asyncio.open_connection(*address)
+        return cls(writer)
+
+    @property
+    def is_closed(self) -> bool:
+        return self.writer.is_closing()
+
+    def put(self, piece: Piece) -> None:
+        if not self.pieces:
+            asyncio.get_running_loop().call_soon(self._send)
+        self.pieces.append(piece)
+
+    def _send(self) -> None:
+        body = msgspec.msgpack.encode(self.pieces)
+        self.writer.write(len(body).to_bytes(HEAD) + body)
+        self.pieces = []
+
+
+async def listen(host: str, take: Callable[[Piece], None]) -> asyncio.Server:
+    """The server's end, on a free port. take: called with each piece from any replica."""
+    return await asyncio.start_server(partial(_read, take), host, 0)
+
+
+async def _read(take: Callable[[Piece], None], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+        while True:
+            size = int.from_bytes(await reader.readexactly(HEAD))
+            for piece in DECODER.decode(await reader.readexactly(size)):
+                take(piece)
+    writer.close()
