@@ -22,16 +22,6 @@ class Outbox:
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         self.writer, self.pieces = writer, list[Piece]()
 
-    @classmethod
-    async def to(cls, address: Address) -> Outbox:
-        """Raises `OSError` if nobody listens there."""
-        _, writer = await asyncio.open_connection(*address)
-        return cls(writer)
-
-    @property
-    def is_closed(self) -> bool:
-        return self.writer.is_closing()
-
     def put(self, piece: Piece) -> None:
         if not self.pieces:
             asyncio.get_running_loop().call_soon(self._send)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from itertools import count
@@ -50,11 +49,12 @@ class Sent(Generation):
         self.ended: asyncio.Future[ApiError | None] = asyncio.get_running_loop().create_future()
 
     def deliver(self, item: Delta | ApiError) -> None:
-        error = item if isinstance(item, ApiError) else LOST if self.outbox.is_closed else None
         if not isinstance(item, ApiError):
             self.outbox.put((self.number, *item))
-        if (error or not self.num_choices) and not self.ended.done():
-            self.ended.set_result(error)
+        elif not self.ended.done():
+            self.ended.set_result(item)
+        if not (self.num_choices or self.ended.done()):
+            self.ended.set_result(None)
 
 
 class Replica(EngineClient):
@@ -81,14 +81,12 @@ class Replica(EngineClient):
 
     async def generate(self, asked: Choices, stop: Sequence[str], number: int, address: Address) -> ApiError | None:
         """Send the tokens of a request to the ingress at an address. Returns when all are sent, or an error."""
+        if address not in self.outboxes or self.outboxes[address].writer.is_closing():
+            self.outboxes[address] = Outbox((await asyncio.open_connection(*address))[1])
+        sent = Sent(len(asked), number, self.outboxes[address])
         try:
-            if address not in self.outboxes or self.outboxes[address].is_closed:
-                self.outboxes[address] = await Outbox.to(address)
-            sent = Sent(len(asked), number, self.outboxes[address])
             with self.submit(asked, stop, sent):
                 return await sent.ended
-        except OSError:
-            return LOST
         except ApiError as error:
             return error
 
@@ -174,7 +172,7 @@ class Ingress:
 
     def check_health(self) -> None:
         """Called by Serve, which replaces one that raises."""
-        if self.running.done():
+        if self.running.done() and self.server.engine.refuses is None:
             raise RuntimeError("the server has ended")
 
     async def drain(self) -> None:
@@ -223,7 +221,8 @@ def running_replicas(
     ray.init(ignore_reinit_error=True, log_to_driver=False)
     try:
         serve.start(proxy_location="Disabled")
-        routes = ray.remote(num_cpus=0, max_restarts=-1)(Routes).options(name=NAME, namespace=NAME).remote()
+        ends = {"max_restarts": -1, "max_task_retries": -1}
+        routes = ray.remote(num_cpus=0, name=NAME, namespace=NAME, **ends)(Routes).remote()
         fewest, most = count
         scaling = {"min_replicas": fewest, "max_replicas": most, "target_ongoing_requests": together}
         replicas = serve.deployment(Replica).options(
@@ -250,7 +249,6 @@ def running_replicas(
 
 def until_signalled() -> None:
     """Wait for SIGTERM or SIGINT."""
-    told = threading.Event()
     for one in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(one, lambda *_: told.set())
-    told.wait()
+        signal.signal(one, lambda *_: None)
+    signal.pause()

@@ -100,7 +100,7 @@ async def streams_around_a_kill(url: str, kind: str) -> list[dict[str, Any]]:
 
 @click.command(help=__doc__)
 @click.option("--rounds", default=3, type=click.IntRange(1))
-@click.option("--rates", default="8,64", help="Requests a second, on the average.")
+@click.option("--rates", default="256", help="Requests a second, on the average.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="A CSV of throughput.")
 @click.option("--killed", type=click.Path(dir_okay=False, path_type=Path), required=True, help="A CSV of streams.")
 def main(rounds: int, rates: str, out: Path, killed: Path) -> None:
@@ -121,7 +121,7 @@ def main(rounds: int, rates: str, out: Path, killed: Path) -> None:
     for number in range(rounds):
         for replicas in (0, 1, 2):
             with server(replicas) as url:
-                load = Load(url, num_requests=64, prompt_tokens=64, new_tokens=32)
+                load = Load(url, num_requests=256, prompt_tokens=64, new_tokens=32)
                 table = measure_rates(load, [float(rate) for rate in rates.split(",")])
             tables.append(table.assign(replicas=replicas, round=number + 1, **told))
     pd.concat(tables).to_csv(out, index=False)
