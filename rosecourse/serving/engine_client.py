@@ -42,9 +42,6 @@ class Generation:
         if not isinstance(item, ApiError):
             self.num_tokens += 1
             self.num_choices -= item[2] is not None
-        self.deliver(item)
-
-    def deliver(self, item: Delta | ApiError) -> None:
         self.queue.put_nowait(item)
 
     async def read(self) -> list[Delta]:
@@ -128,16 +125,16 @@ class EngineClient:
         self.process.kill()
 
     @contextmanager
-    def submit(self, asked: Choices, stop: Sequence[str], into: Generation | None = None) -> Iterator[Generation]:
+    def submit(self, asked: Choices, stop: Sequence[str]) -> Iterator[Generation]:
         """Queue the choices of a request. Those that still run at the end are stopped.
 
-        into: what takes their tokens; None is a new one. Raises `ApiError` 429 or 503.
+        Raises `ApiError` 429 or 503.
         """
         if self.refuses is not None:
             raise self.refuses
         if (waiting := self.count(waiting=True)) >= self.max_waiting:
             raise ApiError(429, f"{waiting} requests wait already: try again later", code="queue_full")
-        generation = into or Generation(len(asked))
+        generation = Generation(len(asked))
         numbers = list(islice(self.numbers, len(asked)))
         for index, (number, (prompt_ids, params)) in enumerate(zip(numbers, asked, strict=True)):
             self.choices[number] = Choice(generation, index, TextDecoder(self.pieces), StopMatcher(stop))

@@ -12,8 +12,8 @@ import msgspec
 Address = tuple[str, int]
 Piece = tuple[int, int, str, str | None]  # the number of a request, and a delta of it
 
-HEAD = 4  # bytes that say how long a message is
-DECODER = msgspec.msgpack.Decoder(list[Piece])
+MOST_BYTES = 2**26  # of a message
+DECODER = msgspec.json.Decoder(list[Piece])
 
 
 class Outbox:
@@ -28,20 +28,18 @@ class Outbox:
         self.pieces.append(piece)
 
     def _send(self) -> None:
-        body = msgspec.msgpack.encode(self.pieces)
-        self.writer.write(len(body).to_bytes(HEAD) + body)
+        self.writer.write(msgspec.json.encode(self.pieces) + b"\n")
         self.pieces = []
 
 
 async def listen(host: str, take: Callable[[Piece], None]) -> asyncio.Server:
-    """The server's end, on a free port. take: called with each piece from any replica."""
-    return await asyncio.start_server(partial(_read, take), host, 0)
+    """The ingress's end, on a free port. take: called with each piece from any replica."""
+    return await asyncio.start_server(partial(_read, take), host, 0, limit=MOST_BYTES)
 
 
 async def _read(take: Callable[[Piece], None], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with suppress(asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
-        while True:
-            size = int.from_bytes(await reader.readexactly(HEAD))
-            for piece in DECODER.decode(await reader.readexactly(size)):
+    with suppress(ConnectionError, asyncio.CancelledError):
+        async for line in reader:
+            for piece in DECODER.decode(line):
                 take(piece)
     writer.close()

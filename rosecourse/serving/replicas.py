@@ -28,7 +28,7 @@ from ray.serve.config import RequestRouterConfig
 from ray.serve.request_router import RequestRouter
 
 from .answer import ReplicaDied
-from .engine_client import Choices, Delta, EngineClient, Generation
+from .engine_client import Choices, EngineClient, Generation
 from .link import Address, Outbox, Piece, listen
 from .messages import Ready
 from .protocol import ApiError
@@ -38,23 +38,6 @@ from .run import DrainingServer, listening_socket
 NAME = "rosecourse"
 LATE = 10.0  # seconds after the end of a request in which its last tokens must have come
 LOST = ApiError(500, "tokens were lost between replica and server", code="tokens_lost")
-
-
-class Sent(Generation):
-    """A `Generation` in a replica, whose tokens go to an ingress."""
-
-    def __init__(self, num_choices: int, number: int, outbox: Outbox) -> None:
-        super().__init__(num_choices)
-        self.number, self.outbox = number, outbox
-        self.ended: asyncio.Future[ApiError | None] = asyncio.get_running_loop().create_future()
-
-    def deliver(self, item: Delta | ApiError) -> None:
-        if not isinstance(item, ApiError):
-            self.outbox.put((self.number, *item))
-        elif not self.ended.done():
-            self.ended.set_result(item)
-        if not (self.num_choices or self.ended.done()):
-            self.ended.set_result(None)
 
 
 class Replica(EngineClient):
@@ -83,12 +66,15 @@ class Replica(EngineClient):
         """Send the tokens of a request to the ingress at an address. Returns when all are sent, or an error."""
         if address not in self.outboxes or self.outboxes[address].writer.is_closing():
             self.outboxes[address] = Outbox((await asyncio.open_connection(*address))[1])
-        sent = Sent(len(asked), number, self.outboxes[address])
+        outbox = self.outboxes[address]
         try:
-            with self.submit(asked, stop, sent):
-                return await sent.ended
+            with self.submit(asked, stop) as generation:
+                while deltas := await generation.read():
+                    for delta in deltas:
+                        outbox.put((number, *delta))
         except ApiError as error:
             return error
+        return None
 
 
 class Replicas:
@@ -100,7 +86,7 @@ class Replicas:
     def __init__(self, handle: Any, model: Ready) -> None:
         self.handle, self.model = handle, model
         self.choices: dict[int, Generation] = {}  # by the number of their request, until it has ended
-        self.numbers, self.watches = count(), set[asyncio.Task[None]]()
+        self.numbers = count()
 
     @asynccontextmanager
     async def listening(self, app: object) -> AsyncIterator[None]:
@@ -123,14 +109,12 @@ class Replicas:
         self.choices[number] = generation
         response = self.handle.generate.remote(asked, stop, number, self.address)
         watch = asyncio.create_task(watch_over(generation, response))
-        self.watches.add(watch)
-        watch.add_done_callback(self.watches.discard)
         try:
             yield generation
         finally:
             del self.choices[number]
+            watch.cancel()
             if generation.num_choices:
-                watch.cancel()
                 response.cancel()
 
     def fail_all(self, error: ApiError) -> None:
@@ -156,10 +140,9 @@ async def watch_over(generation: Generation, response: Any) -> None:
         error = ReplicaDied(500, "the replica has ended", code="replica_dead")
     except RayError as unknown:
         error = ApiError(500, f"the replica cannot answer ({type(unknown).__name__})")
-    if error is None and generation.num_choices:  # its last tokens come after this
+    if error is None:  # its last tokens come after this
         await asyncio.sleep(LATE)
-    if generation.num_choices:
-        generation.put(error or LOST)
+    generation.put(error or LOST)
 
 
 class Ingress:

@@ -17,6 +17,8 @@ class StopMatcher:
 
     def push(self, piece: str, last: bool = False) -> str:
         """What can be sent after one more piece. last: nothing follows, so nothing is held back."""
+        if not self.stop:
+            return piece
         text = self.held + piece
         matches = [(at + len(one), at) for one in self.stop if (at := text.find(one)) >= 0]
         if matches:
