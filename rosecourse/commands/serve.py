@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import signal
 from functools import partial
 from importlib.util import find_spec
 from multiprocessing.connection import Connection
@@ -59,7 +60,9 @@ def serve_replicas(flags: Flags) -> int:
     server = (flags.host, flags.port), flags.api_key, flags.drain_seconds
     with replicas.running_replicas(work, (flags.replicas, most), *together, *server) as port:
         print(f"{flags.replicas} replicas listen on {base_url(flags.host, port)}", flush=True)
-        replicas.until_signalled()
+        for one in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(one, lambda *_: None)
+        signal.pause()
     return 0
 
 

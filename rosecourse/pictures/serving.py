@@ -38,21 +38,6 @@ def draw_serving(figure: Figure, rows: pd.DataFrame) -> None:
     axes[0].legend(frameon=False, fontsize=SMALL)
 
 
-def draw_replicas(ax: Axes, rows: pd.DataFrame) -> None:
-    """Throughput by the number of replicas: a bar for the median, a dot for each round.
-
-    rows: of data/replicas.csv, at one rate; 0 replicas is the server without Ray. 8.2 x 2.6 inches suit it.
-    """
-    style = SIDES["after"]
-    names = {0: "without Ray", 1: "1 replica", 2: "2 replicas"}
-    for replicas, name in names.items():
-        rounds = rows[rows.replicas == replicas]["tokens/s"]
-        ax.bar(name, rounds.median(), 0.6, color=style["color"], alpha=0.4)
-        ax.plot([name] * len(rounds), rounds, **style, linestyle="")
-    ax.set(ylabel="tokens/s", title="Throughput of one server and of replicas")
-    ax.spines[["top", "right"]].set_visible(False)
-
-
 def draw_messages(ax: Axes, steps: Sequence[Any]) -> None:
     """How many tokens each message of an engine process has; a request's first token is lighter.
 

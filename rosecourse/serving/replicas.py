@@ -1,11 +1,10 @@
 """Several engines on Ray Serve: replicas, which each have an engine process, and ingresses, which share a port.
 
-Serve starts all of them, has health checks, restarts and scaling, and routes requests. Three things it lacks are ours.
-In Serve each token of a stream is a message from replica to ingress, and again from ingress to proxy: of a core, either
-takes some tenths of a millisecond. So an ingress is the server of a single engine, and `link.py` brings its tokens.
-Serve's prefix router needs vLLM or SGLang (`ray.serve.llm` imports one of them), so `PrefixRouter` chooses by prefixes.
-And Serve sends a request to another replica only until one has taken it, so the ingress asks once more if that one dies
-before the client has had anything.
+Serve starts them, checks their health, scales replicas and routes requests. It lacks three things. It sends each token
+of a stream twice, to its ingress and its proxy, for some tenths of a millisecond of a core each time: here an ingress
+is the server of one engine, and `link.py` brings the tokens. Its prefix router needs vLLM or SGLang (`ray.serve.llm`
+imports one of them): `PrefixRouter` is ours. And it sends a request to another replica only until one has taken it: the
+ingress asks once more if that one dies before the client has had anything.
 """
 
 from __future__ import annotations
@@ -77,16 +76,27 @@ class Replica(EngineClient):
         return None
 
 
-class Replicas:
-    """All replicas, as the server in an ingress sees them: like one `EngineClient`."""
+class Ingress:
+    """A server over all replicas, which are to it like one `EngineClient`. Connections are divided by the kernel."""
 
-    is_dead = False  # Serve starts others
-    refuses: ApiError | None = None  # what new requests get while the server drains
+    is_dead = False  # Serve starts other replicas
+    refuses: ApiError | None = None  # what new requests get while it drains
 
-    def __init__(self, handle: Any, model: Ready) -> None:
-        self.handle, self.model = handle, model
+    async def __init__(self, handle: Any, host: str, port: int, api_key: str | None, drain_seconds: float) -> None:  # type: ignore[misc]
+        self.handle, self.model = handle, await handle.ready.remote()
         self.choices: dict[int, Generation] = {}  # by the number of their request, until it has ended
-        self.numbers = count()
+        self.numbers, self.server = count(), DrainingServer(self, api_key, drain_seconds)
+        self.running = asyncio.create_task(self.server.serve([listening_socket(host, port, shared=True)]))
+
+    def check_health(self) -> None:
+        """Called by Serve, which replaces an ingress that raises."""
+        if self.running.done() and self.refuses is None:
+            raise RuntimeError("the server has ended")
+
+    async def drain(self) -> None:
+        """Refuse new requests, and return when those that run have ended."""
+        self.server.handle_exit(signal.SIGTERM, None)
+        await self.running
 
     @asynccontextmanager
     async def listening(self, app: object) -> AsyncIterator[None]:
@@ -145,25 +155,6 @@ async def watch_over(generation: Generation, response: Any) -> None:
     generation.put(error or LOST)
 
 
-class Ingress:
-    """A server; each node that serves has some, and the kernel gives each of them its part of the connections."""
-
-    async def __init__(self, handle: Any, host: str, port: int, api_key: str | None, drain_seconds: float) -> None:  # type: ignore[misc]
-        engine = Replicas(handle, await handle.ready.remote())
-        self.server = DrainingServer(engine, api_key, drain_seconds)
-        self.running = asyncio.create_task(self.server.serve([listening_socket(host, port, shared=True)]))
-
-    def check_health(self) -> None:
-        """Called by Serve, which replaces one that raises."""
-        if self.running.done() and self.server.engine.refuses is None:
-            raise RuntimeError("the server has ended")
-
-    async def drain(self) -> None:
-        """Refuse new requests, and return when those that run have ended."""
-        self.server.handle_exit(signal.SIGTERM, None)
-        await self.running
-
-
 class PrefixRouter(RequestRouter):
     """Asks `Routes` for the replica of a request, by its first prompt. Serve calls these methods in the ingresses."""
 
@@ -204,8 +195,8 @@ def running_replicas(
     ray.init(ignore_reinit_error=True, log_to_driver=False)
     try:
         serve.start(proxy_location="Disabled")
-        ends = {"max_restarts": -1, "max_task_retries": -1}
-        routes = ray.remote(num_cpus=0, name=NAME, namespace=NAME, **ends)(Routes).remote()
+        options = {"name": NAME, "namespace": NAME, "num_cpus": 0, "max_restarts": -1, "max_task_retries": -1}
+        routes = ray.remote(**options)(Routes).remote()
         fewest, most = count
         scaling = {"min_replicas": fewest, "max_replicas": most, "target_ongoing_requests": together}
         replicas = serve.deployment(Replica).options(
@@ -228,10 +219,3 @@ def running_replicas(
     finally:
         serve.shutdown()
         ray.shutdown()
-
-
-def until_signalled() -> None:
-    """Wait for SIGTERM or SIGINT."""
-    for one in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(one, lambda *_: None)
-    signal.pause()
