@@ -195,8 +195,8 @@ def running_replicas(
     ray.init(ignore_reinit_error=True, log_to_driver=False)
     try:
         serve.start(proxy_location="Disabled")
-        options = {"name": NAME, "namespace": NAME, "num_cpus": 0, "max_restarts": -1, "max_task_retries": -1}
-        routes = ray.remote(**options)(Routes).remote()
+        options = {"name": NAME, "namespace": NAME, "get_if_exists": True, "num_cpus": 0}
+        routes = ray.remote(Routes).options(**options, max_restarts=-1, max_task_retries=-1).remote()
         fewest, most = count
         scaling = {"min_replicas": fewest, "max_replicas": most, "target_ongoing_requests": together}
         replicas = serve.deployment(Replica).options(
