@@ -70,7 +70,8 @@ def measure_alone(model: str, device: str, batch: int, rounds: int, load: tuple[
     ray.init(log_to_driver=False)
     actor = ray.remote(num_gpus=1 if device == "cuda" else 0)(Alone)
     actors = [actor.remote(model, batch, device) for _ in range(2)]
-    rate_of(actors, *load)
+    for _ in range(2):  # to warm up
+        rate_of(actors, *load)
     rows = []
     for number in range(rounds):
         for count in (1, 2) if number % 2 else (2, 1):
