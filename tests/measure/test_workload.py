@@ -137,3 +137,10 @@ def test_mixed_traffic_makes_the_pool_run_dry():
     for _ in range(2):
         assert run_scheduler(engine, D_SMALL.burst(model.shape.vocab_size)).stats.preemptions > 0
         engine.audit([])
+
+
+def test_a_few_objects_frozen_before_do_not_count(monkeypatch):
+    old = len(gc.get_objects())
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: 375)
+    with old_objects_spared():
+        assert len(gc.get_objects()) < old / 2
