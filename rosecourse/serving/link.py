@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 
@@ -12,7 +12,6 @@ import msgspec
 Address = tuple[str, int]
 Piece = tuple[int, int, str, str | None]  # the number of a request, and a delta of it
 
-MOST_BYTES = 2**26  # of a message
 DECODER = msgspec.json.Decoder(list[Piece])
 
 
@@ -22,10 +21,10 @@ class Outbox:
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         self.writer, self.pieces = writer, list[Piece]()
 
-    def put(self, piece: Piece) -> None:
+    def put(self, pieces: Iterable[Piece]) -> None:
         if not self.pieces:
             asyncio.get_running_loop().call_soon(self._send)
-        self.pieces.append(piece)
+        self.pieces += pieces
 
     def _send(self) -> None:
         self.writer.write(msgspec.json.encode(self.pieces) + b"\n")
@@ -34,7 +33,7 @@ class Outbox:
 
 async def listen(host: str, take: Callable[[Piece], None]) -> asyncio.Server:
     """The ingress's end, on a free port. take: called with each piece from any replica."""
-    return await asyncio.start_server(partial(_read, take), host, 0, limit=MOST_BYTES)
+    return await asyncio.start_server(partial(_read, take), host, 0, limit=2**26)  # bytes of a message
 
 
 async def _read(take: Callable[[Piece], None], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

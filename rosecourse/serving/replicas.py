@@ -1,10 +1,9 @@
 """Several engines on Ray Serve: replicas, which each have an engine process, and ingresses, which share a port.
 
-Serve starts them, checks their health, scales replicas and routes requests. It lacks three things. It sends each token
-of a stream twice, to its ingress and its proxy, for some tenths of a millisecond of a core each time: here an ingress
-is the server of one engine, and `link.py` brings the tokens. Its prefix router needs vLLM or SGLang (`ray.serve.llm`
-imports one of them): `PrefixRouter` is ours. And it sends a request to another replica only until one has taken it: the
-ingress asks once more if that one dies before the client has had anything.
+Serve starts them, checks their health, scales replicas and routes requests. It sends each token of a stream twice, for
+some tenths of a millisecond of a core each time: here an ingress is the server of one engine, and `link.py` brings the
+tokens. Serve's prefix router needs vLLM or SGLang: `PrefixRouter` is ours. And Serve gives up a request that a replica
+has taken: the ingress asks once more if the replica dies before the client has had anything.
 """
 
 from __future__ import annotations
@@ -36,7 +35,6 @@ from .run import DrainingServer, listening_socket
 
 NAME = "rosecourse"
 LATE = 10.0  # seconds after the end of a request in which its last tokens must have come
-LOST = ApiError(500, "tokens were lost between replica and server", code="tokens_lost")
 
 
 class Replica(EngineClient):
@@ -69,8 +67,7 @@ class Replica(EngineClient):
         try:
             with self.submit(asked, stop) as generation:
                 while deltas := await generation.read():
-                    for delta in deltas:
-                        outbox.put((number, *delta))
+                    outbox.put((number, *delta) for delta in deltas)
         except ApiError as error:
             return error
         return None
@@ -134,9 +131,8 @@ class Ingress:
     async def metrics(self) -> bytes:
         """Of all replicas that answer."""
         answers = await self.handle.broadcast("families").results_async(return_exceptions=True)
-        of_replicas = [answer for answer in answers if not isinstance(answer, BaseException)]
         families: list[Metric] = []
-        for family, *others in zip(*of_replicas, strict=True):
+        for family, *others in zip(*(one for one in answers if not isinstance(one, BaseException)), strict=True):
             family.samples += [sample for other in others for sample in other.samples]
             families.append(family)
         return generate_latest(SimpleNamespace(collect=lambda: families))
@@ -152,7 +148,7 @@ async def watch_over(generation: Generation, response: Any) -> None:
         error = ApiError(500, f"the replica cannot answer ({type(unknown).__name__})")
     if error is None:  # its last tokens come after this
         await asyncio.sleep(LATE)
-    generation.put(error or LOST)
+    generation.put(error or ApiError(500, "tokens were lost between replica and server", code="tokens_lost"))
 
 
 class PrefixRouter(RequestRouter):
@@ -167,8 +163,7 @@ class PrefixRouter(RequestRouter):
             return [candidate_replicas]
         pending_request.routing_context.should_backoff = True  # if none of these takes it
         names = {one.replica_id.unique_id: one for one in candidate_replicas}
-        lengths = self.replica_queue_len_cache
-        running = {name: lengths.get(one.replica_id) or 0 for name, one in names.items()}
+        running = {name: self.replica_queue_len_cache.get(one.replica_id) or 0 for name, one in names.items()}
         home = await self.routes.route.remote(pending_request.args[0][0][0], running)
         return [[names.pop(home)], list(names.values())]
 

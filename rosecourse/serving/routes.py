@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from itertools import accumulate
 
 PIECE = 16  # tokens: a prefix is known by so many, twice as many, ...
 AHEAD = 3.0  # how much more load a prompt's home may have than the least loaded replica
@@ -15,8 +16,8 @@ class Routes:
     """The home of each prefix: the replica that got it last.
 
     The load of a replica is what it has had of late and, with less weight, what it still runs: replicas get the same
-    share of requests, and a slow one gets fewer. A prompt whose home has too much load gets a new home, where its
-    prefix is computed a second time, once.
+    share of requests, and a slow one gets fewer. A prompt whose home has too much load gets a new home, which computes
+    its prefix once more.
     """
 
     def __init__(self) -> None:
@@ -44,7 +45,5 @@ class Routes:
 
 def prefix_keys(prompt: Sequence[int]) -> list[int]:
     """A number for each prefix of whole pieces, the shortest first."""
-    keys: list[int] = []
-    for end in range(PIECE, len(prompt) + 1, PIECE):
-        keys.append(hash((*keys[-1:], *prompt[end - PIECE : end])))
-    return keys
+    pieces = (prompt[end - PIECE : end] for end in range(PIECE, len(prompt) + 1, PIECE))
+    return list(accumulate(pieces, lambda key, piece: hash((key, *piece)), initial=0))[1:]

@@ -1,6 +1,6 @@
 """Measure what a second engine with a GPU of its own adds: to engines alone, and behind `rosecourse serve`.
 
-    PYTHONPATH=. python tools/record/scaling.py --random-weights llama-1b --rounds 3 --out scaling.csv
+    PYTHONPATH=. python tools/record/scaling.py --random-weights llama-1b --rounds 3 --out data/scaling.csv
 
 It needs the extra `ray`, and no other Ray cluster on the machine. Zero replicas are the server without Ray. All
 requests of a run come at once, and each replica has its share of them.
@@ -27,7 +27,6 @@ import rosecourse as rc
 from rosecourse.measure.provenance import cpu_name
 from rosecourse.measure.serving import TOKEN_IDS, Load
 
-CLIENTS = 4  # processes, so that the client's own Python is not what is measured
 AT_ONCE = 1e6  # requests/s
 
 
@@ -58,10 +57,9 @@ def ask(load: Load) -> list[tuple[float, list[float]]]:
     return [(one.submitted, one.tokens) for one in times]
 
 
-def http_rate(clients: Pool, url: str, requests: int, prompt_tokens: int, new_tokens: int, seed: int) -> float:
+def http_rate(pool: Pool, loads: Sequence[Load]) -> float:
     """Tokens/s from the first request to the last token."""
-    shares = [Load(url, requests // CLIENTS, prompt_tokens, new_tokens, 100 * seed + one) for one in range(CLIENTS)]
-    found = [times for part in clients.map(ask, shares, chunksize=1) for times in part]
+    found = [times for part in pool.map(ask, loads, chunksize=1) for times in part]
     seconds = max(tokens[-1] for _, tokens in found) - min(sent for sent, _ in found)
     return sum(len(tokens) for _, tokens in found) / seconds
 
@@ -70,16 +68,14 @@ def measure_alone(model: str, device: str, batch: int, rounds: int, load: tuple[
     ray.init(log_to_driver=False)
     actor = ray.remote(num_gpus=1 if device == "cuda" else 0)(Alone)
     actors = [actor.remote(model, batch, device) for _ in range(2)]
-    for _ in range(2):  # to warm up
-        rate_of(actors, *load)
     rows = []
-    for number in range(rounds):
+    for number in range(-1, rounds):  # the first two runs warm up
         for count in (1, 2) if number % 2 else (2, 1):
             found = rate_of(actors[:count], *load)
-            rows.append({"over": "no HTTP", "engines": count, "round": number + 1, "tokens/s": found})
+            rows.append({"over": "engines alone", "engines": count, "clients": 0, "tokens/s": found})
             print(rows[-1], flush=True)
     ray.shutdown()
-    return rows
+    return rows[2:]
 
 
 @click.command(help=__doc__)
@@ -89,6 +85,7 @@ def measure_alone(model: str, device: str, batch: int, rounds: int, load: tuple[
 @click.option("--requests", default=512, help="For each engine.")
 @click.option("--prompt-tokens", default=128)
 @click.option("--new-tokens", default=200)
+@click.option("--clients", default=8, help="Processes; with few, their own Python is what is measured.")
 @click.option("--rounds", default=3, type=click.IntRange(1), help="Runs of the engines alone, and on each server.")
 @click.option("--order", default="1,2,2,1,0", help="Replicas of the servers, one after another.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), required=True)
@@ -99,6 +96,7 @@ def main(
     requests: int,
     prompt_tokens: int,
     new_tokens: int,
+    clients: int,
     rounds: int,
     order: str,
     out: Path,
@@ -109,17 +107,16 @@ def main(
     told |= {"cores": len(os.sched_getaffinity(0)), "torch": torch.__version__, "ray": ray.__version__}
     told |= {"date": datetime.now(UTC).date().isoformat()}
     rows = measure_alone(model, device, batch, rounds, (requests, prompt_tokens, new_tokens))
-    with get_context("spawn").Pool(CLIENTS) as clients:
-        for number, replicas in enumerate(map(int, order.split(","))):
-            engines = max(replicas, 1)
-            load = requests * engines, prompt_tokens, new_tokens
+    with get_context("spawn").Pool(clients) as pool:
+        for replicas in map(int, order.split(",")):
+            engines, over = max(replicas, 1), "over HTTP" if replicas else "over HTTP, without Ray"
+            size = requests * engines // clients, prompt_tokens, new_tokens
             with server(replicas, words) as url:
-                http_rate(clients, url, *load, 99)  # warms up
-                for one in range(rounds):
-                    found = http_rate(clients, url, *load, one)
-                    over = "HTTP and Ray" if replicas else "HTTP"
-                    rows.append({"over": over, "engines": engines, "round": number + 1, "tokens/s": found})
-                    print(rows[-1], flush=True)
+                for number in range(rounds + 1):
+                    found = http_rate(pool, [Load(url, *size, 100 * number + one) for one in range(1, clients + 1)])
+                    if number:  # the first warms up
+                        rows.append({"over": over, "engines": engines, "clients": clients, "tokens/s": found})
+                        print(rows[-1], flush=True)
             pd.DataFrame(rows).assign(**told).to_csv(out, index=False)
     print(pd.DataFrame(rows).groupby(["over", "engines"])["tokens/s"].median().round(0))
 
