@@ -113,8 +113,7 @@ def old_objects_spared() -> Iterator[None]:
     A full collection looks at every object of torch and transformers, for 200 to 300 ms. It comes in one run of many,
     and looks like a fault of what is measured. (vLLM freezes what is there when its engine has started.)
     """
-    # Somebody has frozen them already, and does not expect it undone; some Pythons freeze a few objects at their start.
-    if gc.get_freeze_count() > len(gc.get_objects()):
+    if gc.get_freeze_count() > len(gc.get_objects()):  # somebody has done it already, and does not expect it undone
         yield
         return
     gc.freeze()

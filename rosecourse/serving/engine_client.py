@@ -126,10 +126,7 @@ class EngineClient:
 
     @contextmanager
     def submit(self, asked: Choices, stop: Sequence[str]) -> Iterator[Generation]:
-        """Queue the choices of a request. Those that still run at the end are stopped.
-
-        Raises `ApiError` 429 or 503.
-        """
+        """Queue the choices of a request; those that still run at the end are stopped. Raises `ApiError` 429 or 503."""
         if self.refuses is not None:
             raise self.refuses
         if (waiting := self.count(waiting=True)) >= self.max_waiting:
