@@ -25,6 +25,8 @@ TILE = 32  # context positions that a program reads at a time, at most
 LEAST = 16  # rows or columns that a product on the tensor cores has
 LONGEST_ROW = 1024  # blocks of a table row that a program keeps in its registers
 ENOUGH = 128  # programs: so many keep a GPU busy
+MANY = 768  # programs: so many keep its memory busy, for each waits for its tiles
+LONG = 768  # tokens: with contexts that grow so long, this is worth the second kernel
 MOST_SPLITS = 8  # of a context
 AS_THEY_ARE = Rotary()
 LARGE_TILE = 8192  # bytes of K, or of V: of larger ones fewer fit into the 99 KB of shared memory that small GPUs have
@@ -229,8 +231,8 @@ def _launch(
 
 def splits_for(programs: int, longest: int) -> int:
     """Into how many parts contexts of up to so many tokens are split, so that there are enough programs: 1, 2, 4, 8."""
-    wanted = min(ENOUGH // programs, longest // TILE, MOST_SPLITS)
-    return 1 << max(wanted, 1).bit_length() - 1
+    wanted = MANY // programs if longest >= LONG else min(ENOUGH // programs, longest // TILE)
+    return 1 << max(1, min(wanted, MOST_SPLITS)).bit_length() - 1
 
 
 def attend_and_append(

@@ -164,8 +164,12 @@ def test_the_interpreter_does_raise_on_overflow():
 def test_a_context_has_parts_where_programs_are_few():
     longest = [0, 1, 63, 64, 127, 128, 255, 256, 10**6]
     assert [splits_for(1, each) for each in longest] == [1, 1, 1, 2, 2, 4, 4, 8, 8]
-    programs = [12, 16, 17, 32, 33, 64, 65, 128, 129, 10**6]
-    assert [splits_for(each, 10**6) for each in programs] == [8, 8, 4, 4, 2, 2, 1, 1, 1, 1]
+    assert [splits_for(each, 255) for each in (12, 32, 33, 64, 65, 128, 129)] == [4, 4, 2, 2, 1, 1, 1]
+
+
+def test_a_long_context_has_parts_where_programs_are_not_many():
+    assert [splits_for(192, each) for each in (514, 767, 768, 1023)] == [1, 1, 4, 4]
+    assert [splits_for(each, 10**6) for each in (96, 97, 192, 193, 384, 385, 10**6)] == [8, 4, 4, 2, 2, 1, 1]
 
 
 # -- an engine's ----------------------------------------------------------------------------------------------------
