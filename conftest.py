@@ -14,7 +14,7 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # inherited, as under noh
 
 LIVE = ("036", "038", "059", "060", "061", "064", "066", "067")  # their pages measure where they are read
 LIMIT = 180  # seconds, for each test and for each cell of a notebook
-QUICK = 2  # seconds of a cell that is run twice
+QUICK = 1  # seconds of a cell that is run twice
 
 collect_ignore = [] if find_spec("playwright") else ["tests/browser"]  # `make browser-test` installs it
 
