@@ -49,7 +49,7 @@ def in_parts(longest):
     return attend
 
 
-APPENDING = {"appending": appending_attention.attend_and_append, "in 2 parts": in_parts(256), "in 8": in_parts(1024)}
+APPENDING = {"appending": appending_attention.attend_and_append, "in 2 parts": in_parts(64), "in 8": in_parts(1024)}
 IMPLEMENTATIONS = {
     "reference": reference.paged_attention_decode,
     **({"sparse": sparse, "appended": appended} if INTERPRETED else {}),
