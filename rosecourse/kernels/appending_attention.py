@@ -1,9 +1,9 @@
 """The Triton kernel of paged decode attention that also appends: it has the new K and V in its registers.
 
 One program per session and K and V head. The query heads that share it are the rows of a product on the tensor cores,
-which take 16. A program asks for K and V of earlier steps before it waits for the kernel before it. Where there are few
-programs, several share a context, and a second kernel puts their parts together: Flash-Decoding (Dao et al., 2023). The
-order of the sums depends on the shapes alone.
+which take 16. A program asks for K and V of earlier steps, then for angles, and waits for the kernel before it. Where
+there are few programs, several share a context, and a second kernel puts their parts together: Flash-Decoding (Dao et
+al., 2023). The order of the sums depends on the shapes alone.
 """
 
 from __future__ import annotations
@@ -44,12 +44,15 @@ def _rows_of(position, mask, table_row, blocks, i, h, H: tl.constexpr, BLOCK_SIZ
 
 
 @triton.jit
-def _turn_at(rotations_ptr, position, d, D: tl.constexpr):
-    """cos and sin for each number of a head, which turns with the one half a head away."""
-    angle = rotations_ptr + position.to(tl.int64) * D + d % (D // 2)
-    cos = tl.load(angle, mask=d < D, other=0.0).to(tl.float32)
-    sin = tl.load(angle + D // 2, mask=d < D, other=0.0).to(tl.float32)
-    return cos, tl.where(d < D // 2, -sin, sin)
+def _turn_at(rotations_ptr, position, d, D: tl.constexpr, ROTARY: tl.constexpr):
+    """cos and sin for each number of a head, which turns with the one half a head away; 1 and 0 if it does not turn."""
+    cos, sin = 1.0, 0.0
+    if ROTARY:
+        angle = rotations_ptr + position.to(tl.int64) * D + d % (D // 2)
+        cos = tl.load(angle, mask=d < D, other=0.0).to(tl.float32)
+        sin = tl.load(angle + D // 2, mask=d < D, other=0.0).to(tl.float32)
+        sin = tl.where(d < D // 2, -sin, sin)
+    return cos, sin
 
 
 @triton.jit
@@ -73,15 +76,11 @@ def _heads(
 
 @triton.jit
 def _of_new_token(
-    q_heads, k_head, v_head, rotations_ptr, gains_ptr, position, d, is_head,
-    Q_TYPE: tl.constexpr, KV_TYPE: tl.constexpr, D: tl.constexpr, ROTARY: tl.constexpr, NORM: tl.constexpr,
-    EPS: tl.constexpr,
+    q_heads, k_head, v_head, cos, sin, gains_ptr, d, is_head, Q_TYPE: tl.constexpr, KV_TYPE: tl.constexpr,
+    D: tl.constexpr, ROTARY: tl.constexpr, NORM: tl.constexpr, EPS: tl.constexpr,
 ):  # fmt: skip
     """q of the heads that share K and V, [ROWS, BLOCK_D], and k and v: [BLOCK_D]. They begin at the pointers."""
     if ROTARY or NORM:
-        cos, sin = 1.0, 0.0
-        if ROTARY:
-            cos, sin = _turn_at(rotations_ptr, position, d, D)
         q = _heads(q_heads, d[None, :], is_head, gains_ptr, cos, sin, D, ROTARY, NORM, EPS)
         k = _heads(k_head, d, d < D, gains_ptr + D, cos, sin, D, ROTARY, NORM, EPS)
     else:
@@ -138,8 +137,7 @@ def _attend_and_append_kernel(
     in_head = d < D
     heads = (h * GROUP + g)[:, None] * D + d[None, :]
     is_head = (g < GROUP)[:, None] & in_head[None, :]
-    q = tl.zeros((ROWS, BLOCK_D), dtype)
-    k_new = tl.zeros((BLOCK_D,), k_cache_ptr.dtype.element_ty)
+    q, k_new = tl.zeros((ROWS, BLOCK_D), dtype), tl.zeros((BLOCK_D,), k_cache_ptr.dtype.element_ty)
     v_new = k_new
     # Below every score, so that a part of nothing weighs nothing; two of -inf would have no difference.
     top, total = tl.full((ROWS,), -3.4e38, tl.float32), tl.zeros((ROWS,), tl.float32)
@@ -159,10 +157,11 @@ def _attend_and_append_kernel(
         k = tl.load(k_cache_ptr + first * D + offsets, mask=mask, other=0.0).to(dtype)
         v = tl.load(v_cache_ptr + first * D + offsets, mask=mask, other=0.0).to(dtype)
         if start == begin:  # the first tiles, of steps before, are on their way
+            cos, sin = _turn_at(rotations_ptr, context_len, d, D, ROTARY)
             depend(PDL)
             q, k_new, v_new = _of_new_token(
                 q_ptr + b * q_stride + (h * GROUP + g)[:, None] * D, k_new_ptr + b * k_stride + h * D,
-                v_new_ptr + b * v_stride + h * D, rotations_ptr, gains_ptr, context_len, d, is_head,
+                v_new_ptr + b * v_stride + h * D, cos, sin, gains_ptr, d, is_head,
                 dtype, k_cache_ptr.dtype.element_ty, D, ROTARY, NORM, EPS,
             )  # fmt: skip
         top, total, acc = _attend(q, k, v, live[None, :], top, total, acc, scale)

@@ -18,6 +18,7 @@ from .dependent_launch import depend
 
 LINE = tl.constexpr(128)  # bytes that the memory gives at a time
 LARGE = tl.constexpr(tiles.LARGE)
+FIRST = tl.constexpr(128)  # columns
 APART = tl.constexpr(tiles.MOST_ROWS)  # the stats of two tiles: a number that is known lets the reads of them be wide
 
 
@@ -25,7 +26,7 @@ APART = tl.constexpr(tiles.MOST_ROWS)  # the stats of two tiles: a number that i
 def ask_for(w_ptr, n, begin, K: tl.constexpr, SPAN: tl.constexpr):
     """Have the rows n of a matrix, from column `begin` on, brought into the L2 cache: 64 lines of each at most."""
     EACH: tl.constexpr = LINE * 8 // w_ptr.dtype.element_ty.primitive_bitwidth
-    LINES: tl.constexpr = 16 if SPAN <= 16 * EACH else 64
+    LINES: tl.constexpr = 2 if SPAN <= 2 * EACH else (16 if SPAN <= 16 * EACH else 64)
     k = tl.minimum(begin + tl.arange(0, LINES) * EACH, K - 1)
     lines = w_ptr + n[:, None] * K + k[None, :]
     tl.inline_asm_elementwise(
@@ -167,8 +168,8 @@ def linear_kernel(
     colsum = bias
     if WIDTH > 0 and not RMS:
         colsum = tl.load(colsum_ptr + n, mask=in_columns, other=0.0)
-    if PDL and N * K < LARGE:  # else asking takes longer than it saves
-        ask_for(w_ptr, c_read, split * SPAN, K, SPAN)
+    if PDL:  # of a large matrix for the first columns: more would hold up what the kernel before reads
+        ask_for(w_ptr, c_read, split * SPAN, K, SPAN if N * K < LARGE else FIRST)
     depend(PDL)
     EACH: tl.constexpr = 2 if GATED else 1  # columns for a number of the result
     n_out = tile_n * (BN // EACH) + tl.arange(0, BN // EACH)

@@ -121,7 +121,7 @@ def _default(bm: int, row_tiles: int, inputs: int, outputs: int, itemsize: int) 
             return Tiles(bm, 64, 128, _splits(row_tiles * -(-outputs // 64), ENOUGH, inputs, 512), 8, 4)
         enough = 128 if bm == LEAST else 256
         return Tiles(bm, 64, 128, _splits(row_tiles * -(-outputs // 64), enough, inputs, 512), 5, 4)
-    bn, stages, warps = (64, 5, 8) if outputs >= 4096 else (32, 6, 4)
+    bn, stages, warps = (64, 5, 8) if outputs >= 4096 or inputs >= 8192 else (32, 6, 4)
     return Tiles(bm, bn, 128, _splits(row_tiles * -(-outputs // bn), ENOUGH, inputs, 512), stages, warps)
 
 
